@@ -1,0 +1,108 @@
+"""The errors that poise raises: what was given, what is accepted, what to do.
+
+Every refusal has a stable ``code`` for programs and a message for people. Each class is also the
+built-in error that a caller would expect, so ``except ValueError`` and ``except LookupError`` work.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PoiseError(Exception):
+    """The root of all errors that poise raises on purpose."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None) -> None:
+        super().__init__(f"{message} {hint}".strip())
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries (data-loading workers, Ray); keyword arguments must survive.
+        return _rebuild, (type(self), self.message, self.hint, self.code)
+
+
+def _rebuild(kind: type[PoiseError], message: str, hint: str, code: str) -> PoiseError:
+    return kind(message, hint=hint, code=code)
+
+
+class InvalidOption(PoiseError, ValueError):
+    """An option has a value that is not accepted."""
+
+    code = "invalid_option"
+
+
+class UnknownName(PoiseError, LookupError):
+    """A name that is in no registry; the message suggests the nearest ones."""
+
+    code = "unknown_name"
+
+    @classmethod
+    def of(cls, kind: str, given: str, known: Iterable[str]) -> UnknownName:
+        """The error for ``given``, with near misses and the list of known names."""
+        names = sorted(known)
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+        guess = f" Did you mean '{near[0]}'?" if near else ""
+        return cls(f"Unknown {kind} '{given}'.{guess}", hint=f"Known: {', '.join(names)}.")
+
+
+class BadLabels(PoiseError, ValueError):
+    """A label set that can't be classified against."""
+
+    code = "bad_labels"
+
+
+class BadTemplate(PoiseError, ValueError):
+    """A prompt template that has no single place for the class name, or no words to tune."""
+
+    code = "bad_template"
+
+
+class UnreadableImage(PoiseError, ValueError):
+    """Bytes or a file that is not an image poise accepts."""
+
+    code = "unreadable_image"
+
+
+class ModelNotFound(PoiseError, FileNotFoundError):
+    """Weights or a configuration that are not on this machine and could not be fetched."""
+
+    code = "model_not_found"
+
+
+class BadCheckpoint(PoiseError, ValueError):
+    """A checkpoint that is damaged, unsafe to read, or does not fit the model it is loaded into."""
+
+    code = "bad_checkpoint"
+
+
+class BadDataset(PoiseError, ValueError):
+    """A dataset folder that is missing, damaged, or not in the layout it claims."""
+
+    code = "bad_dataset"
+
+
+class RunConflict(PoiseError, RuntimeError):
+    """A run folder that holds another configuration, or that another process is writing."""
+
+    code = "run_conflict"
+
+
+class MissingDependency(PoiseError, ImportError):
+    """A feature whose optional package is not installed."""
+
+    code = "missing_dependency"
+
+    @classmethod
+    def of(cls, feature: str, package: str, extra: str) -> MissingDependency:
+        """The error that says which extra brings ``package``."""
+        return cls(f"{feature} needs the package '{package}', which is not installed.",
+                   hint=f"Install it with: pip install 'poise[{extra}]'.")
