@@ -104,5 +104,7 @@ class MissingDependency(PoiseError, ImportError):
     @classmethod
     def of(cls, feature: str, package: str, extra: str) -> MissingDependency:
         """The error that says which extra brings ``package``."""
-        return cls(f"{feature} needs the package '{package}', which is not installed.",
-                   hint=f"Install it with: pip install 'poise[{extra}]'.")
+        return cls(
+            f"{feature} needs the package '{package}', which is not installed.",
+            hint=f"Install it with: pip install 'poise[{extra}]'.",
+        )

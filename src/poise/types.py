@@ -6,7 +6,7 @@ B images, V views of an image, C classes, D joint width, M tunable context token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -38,6 +38,7 @@ class ClassTokens:
     lengths: Tensor  # [C] long: tokens of each row, start and end token included, padding not
     slots: Tensor  # [C, M] long: the positions that the tunable context vectors take
     shared: int  # leading positions that are the same in all rows: start token and context before the name
+    fixed_length: bool = False  # True where the tower reads a fixed number of tokens, padding included (SigLIP)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -46,10 +47,13 @@ class ClassTokens:
         """The classes start..stop-1, with the padding that they don't need cut off."""
         lengths = self.lengths[start:stop]
         width = self.ids.shape[1] if self.fixed_length else int(lengths.max())
-        return replace(self, labels=self.labels[start:stop], ids=self.ids[start:stop, :width], lengths=lengths,
-                       slots=self.slots[start:stop])
-
-    fixed_length: bool = False  # True where the tower reads a fixed number of tokens, padding included (SigLIP)
+        return replace(
+            self,
+            labels=self.labels[start:stop],
+            ids=self.ids[start:stop, :width],
+            lengths=lengths,
+            slots=self.slots[start:stop],
+        )
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,8 @@ class Prompt:
         named = {"context": self.context, "text_layers": self.text_layers, "image_layers": self.image_layers}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
-    def map(self, change: object) -> Prompt:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Prompt:
         """A prompt with ``change`` applied to each tensor."""
-        assert callable(change)
         return Prompt(**{name: change(tensor) for name, tensor in self.parts().items()})
 
 
@@ -104,7 +107,7 @@ class DualEncoder(Protocol):
         """Unit features [B, V, D] of normalised pictures [B, V, 3, H, W]."""
 
     def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
-        """Unit text features [B, C, D] with the prompt's vectors in the classes' slots; differentiable in the prompt."""
+        """Unit text features [B, C, D] with the prompt's vectors in the classes' slots; differentiable."""
 
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """[B, V, D] x [B or 1, C, D] -> [B, V, C] in float32 or wider: scale * cosine + bias."""
@@ -141,3 +144,5 @@ class Adapted:
     losses: Tensor  # [B, steps]
     fallback: Tensor  # [B] bool: something was not finite, so the un-tuned prompt answered
     prompt: Prompt  # the tuned prompts
+    text_features: Tensor  # [B, C, D] under the tuned prompts
+    text_features: Tensor  # [B, C, D] under the tuned prompts

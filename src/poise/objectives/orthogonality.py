@@ -1,0 +1,28 @@
+"""O-TPT's regulariser: push the class texts towards right angles (Sharifdeen et al., 2025).
+
+The published code reflects each row of T Tᵀ by a Householder transform and measures its distance to a unit vector,
+with [C, C, C] tensors. For unit features that equals mean_i(‖row_i(T Tᵀ)‖₂) - 1, in value and gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from poise.objectives.base import objectives
+from poise.types import Outputs
+
+
+@objectives.add("orthogonality")
+@dataclass(frozen=True)
+class Orthogonality:
+    """Zero when all texts are at right angles."""
+
+    text_only: ClassVar[bool] = True
+
+    def __call__(self, out: Outputs) -> Tensor:
+        """[B]."""
+        cosines = out.text_features @ out.text_features.mT  # [B, C, C]
+        return cosines.norm(dim=-1).mean(-1) - 1

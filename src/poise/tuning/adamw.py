@@ -1,0 +1,46 @@
+"""AdamW on a batch of prompts (Loshchilov and Hutter, 2019).
+
+Every operation is element by element, so B prompts stepped in one batch equal B prompts stepped apart. torch's own
+optimiser gives the same numbers, but it owns its parameters; here state is a value that begins at zero for each image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from poise.types import Prompt
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """The optimiser's settings and state; ``step`` returns the stepped prompt and the next state."""
+
+    lr: float = 5e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    count: int = 0
+    mean: Prompt | None = None
+    square: Prompt | None = None
+
+    def step(self, prompt: Prompt, gradient: Prompt) -> tuple[Prompt, AdamW]:
+        """One step of each image's prompt [B, ...] along its gradient [B, ...]; a shared prompt [1, ...] fans out."""
+        count, means, squares, stepped = self.count + 1, {}, {}, {}
+        for name, grad in gradient.parts().items():
+            means[name] = _decayed(self.mean, name, grad, self.betas[0], grad)
+            squares[name] = _decayed(self.square, name, grad, self.betas[1], grad * grad)
+            stepped[name] = self._moved(prompt.parts()[name], means[name], squares[name], count)
+        return Prompt(**stepped), replace(self, count=count, mean=Prompt(**means), square=Prompt(**squares))
+
+    def _moved(self, value: Tensor, mean: Tensor, square: Tensor, count: int) -> Tensor:
+        first, second = 1 - self.betas[0] ** count, 1 - self.betas[1] ** count
+        scale = square.sqrt() / second**0.5 + self.eps
+        return value * (1 - self.lr * self.weight_decay) - self.lr / first * (mean / scale)
+
+
+def _decayed(state: Prompt | None, name: str, grad: Tensor, beta: float, value: Tensor) -> Tensor:
+    before = torch.zeros_like(grad) if state is None else state.parts()[name]
+    return beta * before + (1 - beta) * value
