@@ -135,7 +135,8 @@ class Objective(Protocol):
 class Adapted:
     """One method's answer for B images, on the encoder's device, in float32 or wider."""
 
-    probs: Tensor  # [B, C] of the plain view under the tuned prompt: the prediction
+    logits: Tensor  # [B, C] of the plain view under the tuned prompt
+    probs: Tensor  # [B, C] their softmax: the prediction
     start_probs: Tensor  # [B, C] of the plain view under the starting prompt
     target_probs: Tensor  # [B, C] p_aug under the tuned prompt
     confidences: Tensor  # [B, V] of each view under the starting prompt
@@ -144,5 +145,4 @@ class Adapted:
     losses: Tensor  # [B, steps]
     fallback: Tensor  # [B] bool: something was not finite, so the un-tuned prompt answered
     prompt: Prompt  # the tuned prompts
-    text_features: Tensor  # [B, C, D] under the tuned prompts
     text_features: Tensor  # [B, C, D] under the tuned prompts

@@ -65,7 +65,7 @@ class Target:
         return self.temperature(logits)
 
     def log_probs(self, out: Outputs) -> Tensor:
-        """Logarithm of p_aug [B, C]. The views are chosen under the starting prompt, so the choice stays over all steps."""
+        """Logarithm of p_aug [B, C]; the views are chosen under the starting prompt, so they stay over all steps."""
         index = select_views(out.reference_logits, self.selection)  # [B, K]
         logits = out.logits.gather(1, index[..., None].expand(-1, -1, out.logits.shape[-1]))  # [B, K, C]
         if self.temperature is not None:

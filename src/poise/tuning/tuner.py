@@ -67,6 +67,7 @@ class Tuner:
             prompt, texts, logits = _start_where(bad, prompt, self.texts.start, texts, start_texts, logits, reference)
         target_probs = target.log_probs(Outputs(features, texts, logits, reference)).exp()
         return Adapted(
+            logits=logits[:, 0],
             probs=logits[:, 0].softmax(-1),
             start_probs=reference[:, 0].softmax(-1),
             target_probs=target_probs,
