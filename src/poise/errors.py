@@ -108,3 +108,9 @@ class MissingDependency(PoiseError, ImportError):
             f"{feature} needs the package '{package}', which is not installed.",
             hint=f"Install it with: pip install 'poise[{extra}]'.",
         )
+
+
+class StorageFailed(PoiseError, OSError):
+    """Results can't be written: the disk is full, read-only, or over its quota. What was written before is kept."""
+
+    code = "storage_failed"
