@@ -1,0 +1,99 @@
+"""Intervals: weighted metrics equal the plain ones on the drawn images; seeded, paired, fast enough."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from poise import metrics
+from poise.errors import InvalidOption, UnknownName
+from poise.metrics.bootstrap import interval, resamples
+
+
+def sample(seed: int, images: int = 150, classes: int = 4, decimals: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    probs = generator.dirichlet(np.full(classes, 0.6), size=images).round(decimals)
+    probs /= probs.sum(1, keepdims=True)
+    return probs, generator.integers(0, classes, images)
+
+
+def plain(name: str, probs: np.ndarray, labels: np.ndarray) -> float:
+    top = metrics.top_label(probs, labels)
+    of_probs = {
+        "accuracy": metrics.accuracy,
+        "top5": metrics.top_k,
+        "sce": metrics.sce,
+        "nll": metrics.nll,
+        "brier": metrics.brier,
+    }
+    of_top = {"ece": metrics.ece, "aece": metrics.adaptive_ece, "mce": metrics.mce, "aurc": metrics.aurc}
+    return of_probs[name](probs, labels) if name in of_probs else of_top[name](top.confidence, top.correct)
+
+
+@pytest.mark.parametrize("decimals", [12, 1], ids=["distinct", "tied"])
+@pytest.mark.parametrize("name", metrics.NAMES)
+def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> None:
+    probs, labels = sample(3, classes=7, decimals=decimals)
+    weighted = metrics.Sample.of(probs, labels).weighted(name)
+    (counts,) = resamples(len(labels), 5, seed=11)
+    assert counts.sum(1).tolist() == [len(labels)] * 5
+    for row, value in zip(counts, weighted(counts), strict=True):
+        drawn = np.repeat(np.arange(len(labels)), row.astype(int))
+        assert value == pytest.approx(plain(name, probs[drawn], labels[drawn]), abs=1e-12)
+    whole = weighted(np.ones((1, len(labels))))[0]
+    assert whole == pytest.approx(plain(name, probs, labels), abs=1e-12)
+
+
+def test_summary_is_seeded_and_holds_the_value() -> None:
+    probs, labels = sample(1)
+    first, again = (metrics.summarise(metrics.Sample.of(probs, labels), resamples=200, seed=4) for _ in range(2))
+    other = metrics.summarise(metrics.Sample.of(probs, labels), resamples=200, seed=5)
+    assert first.metrics == again.metrics
+    assert first.metrics != other.metrics
+    assert first.n == 150
+    assert set(first.metrics) == set(metrics.NAMES)
+    assert first["accuracy"].low <= first["accuracy"].value <= first["accuracy"].high
+    assert first.bins.count.sum() == 150
+
+
+def test_accuracy_interval_is_the_binomial_one() -> None:
+    correct = np.arange(1000) < 700
+    found = metrics.summarise(metrics.Sample.of_top(np.full(1000, 0.7), correct), names=["accuracy"], resamples=4000)
+    half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
+    assert found["accuracy"].low == pytest.approx(0.7 - half, abs=0.003)
+    assert found["accuracy"].high == pytest.approx(0.7 + half, abs=0.003)
+
+
+def test_mean_over_seeds_draws_the_same_images() -> None:
+    probs, labels = sample(2)
+    one = metrics.Sample.of(probs, labels)
+    flipped = metrics.Sample.of_top(one.confidence, ~one.correct)
+    both = metrics.mean_over_seeds([metrics.Sample.of_top(one.confidence, one.correct), flipped], names=["accuracy"])
+    # right and wrong cancel image by image, so the mean is 1/2 in every resample
+    assert (both["accuracy"].low, both["accuracy"].value, both["accuracy"].high) == pytest.approx((0.5, 0.5, 0.5))
+    alone = metrics.mean_over_seeds([one], names=["ece"], resamples=50)
+    assert metrics.mean_over_seeds([one, one], names=["ece"], resamples=50)["ece"].high == pytest.approx(
+        alone["ece"].high
+    )
+
+
+def test_what_is_missing_is_said() -> None:
+    top_only = metrics.Sample.of_top([0.5, 0.7], [True, False])
+    assert "sce" not in top_only.available()
+    with pytest.raises(InvalidOption, match="only the top label"):
+        top_only.weighted("nll")
+    with pytest.raises(UnknownName, match="aurc"):
+        top_only.weighted("aurk")
+    with pytest.raises(InvalidOption):
+        metrics.mean_over_seeds([top_only, metrics.Sample.of_top([0.5], [True])])
+    with pytest.raises(InvalidOption):
+        interval(0.5, np.zeros(3), level=95)
+
+
+def test_thousand_resamples_of_8100_images_take_seconds() -> None:
+    probs, labels = sample(0, images=8100, classes=10)
+    began = time.perf_counter()
+    metrics.summarise(metrics.Sample.of(probs, labels), resamples=1000)
+    assert time.perf_counter() - began < 60
