@@ -1,0 +1,49 @@
+"""The command `poise`: its sub-commands, and how an error becomes a message and an exit code.
+
+Exit codes: 0 all done, 2 bad usage, 3 some rows failed, 4 nothing was done, 5 a write failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from poise import __version__
+from poise.cli.bench import app as bench_app
+from poise.cli.classify import classify
+from poise.cli.data import app as data_app
+from poise.cli.listing import list_names
+from poise.errors import PoiseError
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
+                  context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
+app.command("classify")(classify)
+app.command("list")(list_names)
+app.add_typer(bench_app, name="bench")
+app.add_typer(data_app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"poise {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Trustworthy confidence for CLIP-like vision-language models."""
+
+
+def main() -> None:
+    """Run the command; a refusal prints one message and no traceback."""
+    try:
+        app()
+    except PoiseError as error:
+        typer.echo(f"poise: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,162 @@
+"""`poise classify`: images and labels in, one row per image and method out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poise.errors import BadLabels, InvalidOption
+
+if TYPE_CHECKING:
+    from poise.results import Failure, Result
+
+    Outcome = dict[str, Result] | Failure
+
+
+class Format(str, Enum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def classify(
+    images: Annotated[list[str], typer.Argument(help="Image files, folders or globs; 'samples' for built-in photos.")],
+    labels: Annotated[str | None, typer.Option(help="Labels, separated by commas.")] = None,
+    labels_file: Annotated[Path | None, typer.Option(help="A text file with one label a line.")] = None,
+    model: Annotated[str, typer.Option(help="A model name; see 'poise list models'.")] = "pocket",
+    method: Annotated[str, typer.Option(help="One method or several, separated by commas.")] = "kld+cats",
+    template: Annotated[str, typer.Option(help="The prompt, with {} for the label.")] = "a photo of a {}.",
+    views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
+    augmix: Annotated[bool, typer.Option(help="Add AugMix to the augmented views.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16.")] = "auto",
+    batch_size: Annotated[int | None, typer.Option(help="Images tuned together; never changes a result.")] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
+    details: Annotated[bool, typer.Option(help="With json: how each answer came about.")] = False,
+) -> None:
+    """Classify images against labels, with a confidence for each."""
+    names = _labels(labels, labels_file)
+    paths = _paths(images)
+    from poise.classifier import Classifier
+
+    chosen = [name.strip() for name in method.split(",") if name.strip()]
+    classifier = Classifier(
+        model, names, chosen, template=template, views=views, augmix=augmix, seed=seed, device=device, dtype=dtype,
+        batch_size=batch_size,
+    )  # fmt: skip
+    outcomes = list(_watched(classifier.each(paths, details=details), len(paths)))
+    typer.echo(_RENDER[output](outcomes, chosen), nl=False)
+    failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
+    if failed:
+        typer.echo(f"poise: {failed} of {len(outcomes)} images could not be read.", err=True)
+        raise typer.Exit(4 if failed == len(outcomes) else 3)
+
+
+def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
+    if (labels is None) == (labels_file is None):
+        raise BadLabels("Labels must come from one place.", hint="Give either --labels a,b,c or --labels-file FILE.")
+    if labels is not None:
+        return [label.strip() for label in labels.split(",")]
+    assert labels_file is not None
+    try:
+        text = labels_file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadLabels(f"Can't read labels from '{labels_file}': {error}.", hint="One label a line, in UTF-8.") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _paths(images: list[str]) -> list[Path]:
+    from poise.images import find_images
+    from poise.samples import sample_images
+
+    paths: list[Path] = []
+    for image in images:
+        paths += sample_images() if image == "samples" else find_images([image])
+    if not paths:
+        raise InvalidOption(f"No image found in {', '.join(images)}.", hint="Give files, folders or quoted globs.")
+    return paths
+
+
+def _watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
+    """The same outcomes, with a progress bar where a person is watching."""
+    if not sys.stderr.isatty() or total < 2:
+        yield from outcomes
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(outcomes, total=total, description="classifying", console=Console(stderr=True), transient=True)
+
+
+def _as_table(outcomes: list[Any], methods: list[str]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("image", "method", "label"):
+        table.add_column(heading)
+    for heading in ("confidence", "margin", "entropy"):
+        table.add_column(heading, justify="right")
+    table.add_column("next")
+    for outcome in outcomes:
+        if not isinstance(outcome, dict):
+            table.add_row(Path(outcome.source).name, "error", outcome.message, "", "", "", "", style="red")
+            continue
+        for place, name in enumerate(methods):
+            table.add_row(*_table_row(outcome[name], first=place == 0))
+    buffer = io.StringIO()
+    terminal = sys.stdout.isatty()
+    Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
+    return buffer.getvalue()
+
+
+def _table_row(result: Result, *, first: bool) -> list[str]:
+    ranked = list(result.probabilities.items())
+    following = f"{ranked[1][0]} {ranked[1][1]:.3f}" if len(ranked) > 1 else "(one label only)"
+    label = f"{result.label} (un-tuned: tuning was not finite)" if result.fallback else result.label
+    return [Path(result.source).name if first else "", result.method, label, f"{result.confidence:.3f}",
+            f"{result.margin:.3f}", f"{result.entropy:.3f}", following]  # fmt: skip
+
+
+def _as_json(outcomes: list[Any], methods: list[str]) -> str:
+    rows: list[dict[str, Any]] = []
+    for outcome in outcomes:
+        if isinstance(outcome, dict):
+            rows += [outcome[name].to_dict() for name in methods]
+        else:
+            rows.append({"source": outcome.source, "error": {"code": outcome.code, "message": outcome.message}})
+    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _as_csv(outcomes: list[Any], methods: list[str]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["image", "method", "label", "confidence", "margin", "entropy", "fallback", "error"])
+    for outcome in outcomes:
+        if not isinstance(outcome, dict):
+            writer.writerow([_plain(outcome.source), "", "", "", "", "", "", _plain(outcome.message)])
+            continue
+        for name in methods:
+            result = outcome[name]
+            writer.writerow([_plain(result.source), name, _plain(result.label), repr(result.confidence),
+                             repr(result.margin), repr(result.entropy), result.fallback, ""])  # fmt: skip
+    return buffer.getvalue()
+
+
+def _plain(cell: str) -> str:
+    """Text that a spreadsheet won't take for a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
+_RENDER = {Format.table: _as_table, Format.json: _as_json, Format.csv: _as_csv}

@@ -1,0 +1,35 @@
+"""`poise list models|methods|datasets`: the names that other commands take."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+
+class Kind(str, Enum):
+    """What can be listed."""
+
+    models = "models"
+    methods = "methods"
+    datasets = "datasets"
+
+
+def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """List the models, methods or datasets that can be named."""
+    if kind is Kind.methods:
+        from poise.methods import DESCRIPTIONS
+
+        rows = list(DESCRIPTIONS.items())
+    elif kind is Kind.models:
+        from poise.backbones import describe_models
+
+        rows = describe_models()
+    else:
+        from poise import data
+
+        rows = [(name, "") for name in data.names()]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        typer.echo(f"{name:<{width}}  {text}".rstrip())

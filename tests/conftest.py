@@ -1,0 +1,34 @@
+"""What all tests share: one thread, no network, reproducible properties, and where real images may be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when huggingface_hub is imported
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)  # the tests are many and small, and run side by side
+settings.register_profile("poise", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("poise")
+
+DATA = Path(os.environ.get("POISE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if DATA.is_dir():
+        return
+    skip = pytest.mark.skip(reason=f"no real images in {DATA}; set POISE_DATA to a folder in CoOp's layout")
+    for item in items:
+        if item.get_closest_marker("data"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    return DATA

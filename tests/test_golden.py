@@ -1,0 +1,87 @@
+"""Numbers that the published TPT, C-TPT and O-TPT code gave on a tiny CLIP in float64, equalled.
+
+`tests/golden` holds a part of them; a folder with all of them, or others of the same kind, is tried where there is one
+($POISE_VECTORS, or `shared/vectors` beside the repository).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from poise import methods
+from poise.backbones import load
+from poise.objectives import Dispersion, Entropy, Orthogonality, select_views
+from poise.prompts import tokenise
+from poise.tuning import Tuner
+from poise.tuning.step import adapt
+from poise.types import Outputs
+
+GOLDEN = Path(__file__).parent / "golden"
+ALL = Path(os.environ.get("POISE_VECTORS", Path(__file__).parents[2] / "shared" / "vectors"))
+FOLDERS = [
+    GOLDEN,
+    pytest.param(
+        ALL, marks=[pytest.mark.data, pytest.mark.skipif(not ALL.is_dir(), reason=f"no golden vectors in {ALL}")]
+    ),
+]
+
+
+def cases(folder: Path) -> dict:
+    return json.loads((folder / "vectors.json").read_text())
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_adaptation(folder: Path) -> None:
+    stored, tensors = cases(folder), load_file(folder / "vectors.safetensors")
+    encoder = load(f"local-dir:{folder / 'model'}", device="cpu", dtype="float64")
+    assert encoder.scale == pytest.approx(stored["logit_scale_exp"], rel=1e-12)
+    features = encoder.encode_images(tensors["views"].double())
+    for case in stored["cases"]:
+        options = {name: case[name] for name in ("steps", "lr", "selection", "weight_decay", "weight")}
+        method = methods.get(case["method"], **options)
+        tuner = Tuner(encoder, tokenise(encoder, case["labels"], case["template"]), [method])
+        answer = tuner.predict(features)[method.name]
+        reference = encoder.logits(features, tuner.texts.start_features())
+        tuned = adapt(method, tuner._slopes[method.name], tuner.texts, features, reference)
+        assert not answer.fallback.any()
+        for image, expected in enumerate(case["images"]):
+            key = f"{case['name']}/{image}"
+            assert answer.selected[image].tolist() == expected["selected"], key
+            assert answer.losses[image].tolist() == pytest.approx(expected["loss"], abs=1e-9), key
+            assert answer.start_probs[image].tolist() == pytest.approx(expected["zero_shot"], abs=1e-10), key
+            assert answer.probs[image].tolist() == pytest.approx(expected["adapted"], abs=1e-6), key
+            if f"{key}/logits" in tensors:
+                torch.testing.assert_close(reference[image].float(), tensors[f"{key}/logits"], atol=1e-5, rtol=1e-5)
+            for step, gradient in enumerate(tuned.gradients):
+                wanted = tensors[f"{key}/gradient"][step].double()
+                error = (gradient.context[image] - wanted).norm() / wanted.norm()
+                assert error < 1e-5, f"{key} step {step}: {error}"
+            torch.testing.assert_close(answer.prompt.context[image].float(), tensors[f"{key}/context"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_terms(folder: Path) -> None:
+    stored, tensors = cases(folder), load_file(folder / "vectors.safetensors")
+    for term in stored["terms"]:
+        key = f"terms/{term['classes']}"
+        logits = tensors[f"{key}/logits"].double()[None].requires_grad_()
+        texts = tensors[f"{key}/text_features"].double()[None].requires_grad_()
+        out = Outputs(torch.zeros(1), texts, logits, logits.detach())
+        assert sorted(select_views(logits.detach(), 0.1)[0].tolist()) == sorted(term["selected"])
+        for name, objective, source in (
+            ("entropy", Entropy(), logits),
+            ("dispersion", Dispersion(), texts),
+            ("orthogonality", Orthogonality(), texts),
+        ):
+            value = objective(out)
+            expected = term.get(name, term.get(f"{name}_term"))
+            assert value.item() == pytest.approx(expected, rel=1e-6), f"{key} {name}"
+            (gradient,) = torch.autograd.grad(value.sum(), source)
+            wanted = tensors[f"{key}/{name}_gradient"].double()
+            assert (gradient[0] - wanted).norm() <= 1e-5 * wanted.norm(), f"{key} {name}"
