@@ -1,0 +1,142 @@
+"""`poise bench`: run the benchmark, and turn its records into tables, figures, a page and exports."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poise.errors import StorageFailed
+
+if TYPE_CHECKING:
+    from poise.evaluate.config import RunConfig, Settings
+    from poise.evaluate.run import Summary
+
+SOME_FAILED, NOTHING_DONE, WRITE_FAILED = 3, 4, 5
+
+app = typer.Typer(no_args_is_help=True, help="Benchmark methods on datasets; resume, tabulate and draw the results.")
+
+
+@app.command("run")
+def run_command(
+    data: Annotated[str | None, typer.Option(help="Folder that holds the datasets.", show_default="data")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Names with commas; `poise list datasets` shows them.")] = None,
+    method: Annotated[str | None, typer.Option(help="Names with commas, or all.", show_default="all")] = None,
+    model: Annotated[str | None, typer.Option(help="`poise list models` shows them.", show_default="pocket")] = None,
+    seeds: Annotated[str | None, typer.Option(help="With commas.", show_default="1,2,3")] = None,
+    limit: Annotated[int | None, typer.Option(help="Images per dataset; a fixed, stratified subset.")] = None,
+    views: Annotated[int | None, typer.Option(help="Per image, the plain one included.", show_default="64")] = None,
+    view_engine: Annotated[str | None, typer.Option(help="auto, pil or batched.", show_default="auto")] = None,
+    augmix: Annotated[str | None, typer.Option(help="auto (TPT), c-tpt, on or off.", show_default="auto")] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Images at a time, or auto.", show_default="auto")] = None,
+    chunk: Annotated[int | None, typer.Option(help="Images per file of records.", show_default="128")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...", show_default="auto")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, ...", show_default="auto")] = None,
+    workers: Annotated[int | None, typer.Option(help="Threads that read images.", show_default="auto")] = None,
+    engine: Annotated[str | None, typer.Option(help="Who computes.", show_default="local")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a cluster.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of runs.", show_default="runs")] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name.", show_default="model and hash")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; flags change what it says.")] = None,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. options.kld+cats.lr=0.003")] = None,
+    allow_changes: Annotated[bool, typer.Option(help="Resume a run of other versions or another device.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would be run, and check its names.")] = False,
+) -> None:
+    """Run every method on every image, dataset and seed. The same command resumes what was interrupted."""
+    given = {
+        "data": data, "datasets": dataset, "methods": method, "model": model, "seeds": seeds, "limit": limit,
+        "views": views, "view_engine": view_engine, "augmix": augmix, "batch_size": batch_size, "chunk": chunk,
+        "device": device, "dtype": dtype, "workers": workers, "engine": engine, "address": address, "out": out,
+        "name": name,
+    }  # fmt: skip
+    flags = {key: value for key, value in given.items() if value is not None}
+    worst = 0
+    for run_config, settings in _configurations(config, flags, assign or []):
+        if dry_run:
+            _show(run_config)
+        else:
+            worst = max(worst, _run(run_config, settings, allow_changes))
+    raise typer.Exit(worst)
+
+
+@app.command("resume-info")
+def resume_info(runs: Annotated[Path, typer.Argument(help="A run's folder, or a folder of runs.")]) -> None:
+    """Say of each run what is done, what is open, and how to go on."""
+    from poise.evaluate.status import status
+    from poise.evaluate.store import run_folders
+
+    folders = run_folders(runs)
+    if not folders:
+        typer.echo(f"No run in '{runs}'.", err=True)
+        raise typer.Exit(NOTHING_DONE)
+    for folder in folders:
+        found = status(folder)
+        typer.echo(
+            f"{found.run}: {found.finished} of {found.units} chunks, {found.images} images, {found.errors} errors"
+        )
+        if found.damaged:
+            typer.echo(f"  damaged, to be computed again: {', '.join(found.damaged)}")
+        if found.finished < found.units and found.command:
+            typer.echo(f"  resume with: {shlex.join(found.command)}")
+
+
+def _configurations(
+    path: Path | None, flags: dict[str, Any], assignments: list[str]
+) -> list[tuple[RunConfig, Settings]]:
+    """Defaults, then the file, then the flags, then the assignments."""
+    from poise.evaluate.config import build, override, read
+
+    runs = read(path) if path else [{}]
+    if len(runs) > 1 and "name" in flags:
+        flags = dict(flags)
+        prefix = flags.pop("name")
+        runs = [{**values, "name": f"{prefix}-{values.get('name', index)}"} for index, values in enumerate(runs)]
+    return [build(override({**values, **flags}, assignments)) for values in runs]
+
+
+def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
+    """One run: its summary on stderr, its exit code as the answer."""
+    from poise.evaluate.interrupt import Interrupt, Interrupted
+    from poise.evaluate.run import run
+
+    command = ["poise", *sys.argv[1:]]
+    try:
+        with Interrupt() as interrupt:
+            summary = run(config, settings, check=interrupt.check, allow_changes=allow_changes, command=command)
+    except Interrupted as stop:
+        typer.echo(f"\npoise: {stop}; what is finished is kept. Resume with:\n  {shlex.join(command)}", err=True)
+        raise typer.Exit(stop.exit_code) from None
+    except StorageFailed as problem:
+        typer.echo(f"poise: {problem}\nResume with:\n  {shlex.join(command)}", err=True)
+        raise typer.Exit(WRITE_FAILED) from None
+    _report(summary)
+    if summary.errors == summary.images:
+        return NOTHING_DONE
+    return SOME_FAILED if summary.errors else 0
+
+
+def _report(summary: Summary) -> None:
+    if summary.damaged:
+        typer.echo(f"poise: damaged files were computed again: {', '.join(summary.damaged)}", err=True)
+    for warning in summary.warnings:
+        typer.echo(f"poise: warning: {warning}", err=True)
+    if summary.errors:
+        typer.echo(f"poise: {summary.errors} images could not be read; their rows say why.", err=True)
+    if summary.fallbacks:
+        typer.echo(f"poise: {summary.fallbacks} answers are un-tuned, as tuning was not finite.", err=True)
+    typer.echo(f"{summary.folder}: {summary.images} images x seeds, {summary.computed} of {summary.units} chunks new")
+
+
+def _show(config: RunConfig) -> None:
+    """What a run would be; names are looked up, data and weights are not touched."""
+    from poise.evaluate.worker import make_methods, resolve
+
+    resolved = resolve(config)
+    make_methods(resolved)
+    typer.echo(f"{config.run_id}  {config.title}".rstrip())
+    for key, value in resolved.hashed().items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        typer.echo(f"  {key} = {shown}")

@@ -1,0 +1,225 @@
+"""The one who computes: a model loaded once, and units of work turned into records."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import poise.data
+from poise import backbones, methods, prompts
+from poise.data import ImageSet
+from poise.errors import InvalidOption
+from poise.evaluate import records
+from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.evaluate.prepare import Preparation, Prepared, ahead
+from poise.evaluate.units import Unit
+from poise.methods import Method
+from poise.tuning import Tuner
+from poise.types import Adapted
+from poise.views.resample import make_views_batched
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker has to know; plain data, so that it can travel to another machine."""
+
+    config: RunConfig  # resolved
+    data: str
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A unit's file, and what the run keeps count of."""
+
+    unit: Unit
+    content: bytes
+    images: int
+    errors: int  # images
+    fallbacks: int  # rows
+    start_hits: int  # images whose un-tuned prediction is right
+    seconds: float
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """``config`` with "auto" and "all" replaced by what they mean on this machine."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    engine = config.view_engine
+    if engine == "auto":
+        engine = "batched" if device.startswith("cuda") else "pil"
+    names = tuple(methods.names()) if config.methods == (ALL_METHODS,) else config.methods
+    return replace(
+        config,
+        device=device,
+        view_engine=engine,
+        methods=names,
+        batch_size=config.batch_size or _batch_size(device),
+    )
+
+
+def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
+    """The configured methods; on shifted data with the weights published for it, unless the weight was given."""
+    for name in config.options:
+        if name != ALL_METHODS:
+            methods.get(name)
+    made = []
+    for name in config.methods:
+        options = {**config.options.get(ALL_METHODS, {}), **config.options.get(name, {})}
+        method = methods.get(name, **options)
+        made.append(method.on_shift() if shift and "weight" not in options else method)
+    return made
+
+
+def check_available(config: RunConfig) -> None:
+    """Refuse what the configuration can name but this version can't do."""
+    if config.framework != "tpt":
+        raise InvalidOption(f"The framework '{config.framework}' is not available.", hint="Available: tpt.")
+    if config.init != "template":
+        raise InvalidOption(f"Starting from '{config.init}' is not available.", hint="Available: template.")
+
+
+class Worker:
+    """Units in, records out. Views are encoded once per image and seed and serve all methods."""
+
+    def __init__(self, job: Job, sets: Mapping[str, ImageSet] | None = None) -> None:
+        check_available(job.config)
+        self.job = job
+        self.config = job.config
+        self.encoder = backbones.load(self.config.model, device=self.config.device, dtype=self.config.dtype)
+        self._sets = dict(sets or {})
+        self._tuner: tuple[str, Tuner] | None = None
+
+    def work(
+        self,
+        units: Sequence[Unit],
+        *,
+        progress: Callable[[int], None] = lambda images: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> Iterator[Finished]:
+        """Each unit's records. ``check`` may raise between two batches; ``progress`` hears of each batch."""
+        jobs = ((unit, position) for unit in units for position in unit.items)
+        threads = self.job.workers or max(1, min(8, (os.cpu_count() or 2)))
+        window = max(2 * self.config.batch_size, 2 * threads)
+        stream = ahead(lambda job: self._prepare(*job), jobs, threads=threads, window=window)
+        for unit in units:
+            began = time.perf_counter()
+            rows: list[dict[str, Any]] = []
+            left = len(unit.items)
+            while left:
+                check()
+                batch = list(islice(stream, min(left, self.config.batch_size)))
+                rows += self._rows(unit, batch)
+                left -= len(batch)
+                progress(len(batch))
+            yield _finish(unit, rows, time.perf_counter() - began)
+
+    def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
+        """Class text features before tuning, and after it for a few sample images: what t-SNE pictures are made of."""
+        images = self._images(dataset)
+        prepared = [self._prepare_item(dataset, position, seed) for position in positions]
+        good = [each for each in prepared if each.error is None]
+        found = {
+            "labels": np.array(images.classes),
+            "start": _numpy(self._tuner_of(dataset).texts.start_features()[0]),
+            "sample_ids": np.array([each.item.id for each in good], dtype=np.str_),
+        }
+        for name, answer in (self._answers(dataset, good) if good else {}).items():
+            found[f"tuned/{name}"] = _numpy(answer.text_features)  # [samples, C, D]
+        return found
+
+    def _rows(self, unit: Unit, batch: Sequence[Prepared]) -> list[dict[str, Any]]:
+        """The rows of a batch, in the order of its images."""
+        stamp = records.Stamp(self.config.run_id, self.config.model, unit.dataset, unit.seed)
+        good = [each for each in batch if each.error is None]
+        answered: Iterator[list[dict[str, Any]]] = iter(())
+        if good:
+            start_atfd = float(records.dispersion(self._tuner_of(unit.dataset).texts.start_features())[0])
+            samples = [records.Sample(each.item.id, each.item.label) for each in good]
+            answered = iter(records.answer_rows(stamp, samples, self._answers(unit.dataset, good), start_atfd))
+        rows: list[dict[str, Any]] = []
+        for each in batch:
+            sample = records.Sample(each.item.id, each.item.label)
+            failed = each.error and records.error_rows(stamp, sample, self.config.methods, each.error)
+            rows += failed or next(answered)
+        return rows
+
+    def _answers(self, dataset: str, good: Sequence[Prepared]) -> dict[str, Adapted]:
+        with torch.no_grad():
+            features = self._encode(self._views(good))
+        return self._tuner_of(dataset).predict(features)
+
+    def _views(self, good: Sequence[Prepared]) -> Tensor:
+        """[B, V, 3, S, S]: stacked where the threads made them, else made here in one go."""
+        if self.config.view_engine == "pil":
+            return torch.stack([each.views for each in good if each.views is not None])
+        images = [each.picture.image for each in good if each.picture is not None]
+        plans = [each.plan for each in good if each.plan is not None]
+        return make_views_batched(images, self.encoder.image, plans, self.encoder.device)
+
+    def _encode(self, views: Tensor) -> Tensor:
+        """Features [B, V, D]; a batch that doesn't fit the device's memory is halved until it does."""
+        try:
+            return self.encoder.encode_images(views.to(self.encoder.device))
+        except torch.OutOfMemoryError:
+            if len(views) == 1:
+                raise
+            torch.cuda.empty_cache()
+        middle = len(views) // 2
+        return torch.cat([self._encode(views[:middle]), self._encode(views[middle:])])
+
+    def _prepare(self, unit: Unit, position: int) -> Prepared:
+        return self._prepare_item(unit.dataset, position, unit.seed)
+
+    def _prepare_item(self, dataset: str, position: int, seed: int) -> Prepared:
+        images = self._images(dataset)
+        return Preparation.of(self.config, images, self.encoder.image)(images.items[position], seed)
+
+    def _images(self, dataset: str) -> ImageSet:
+        if dataset not in self._sets:
+            self._sets[dataset] = poise.data.open(dataset, self.job.data)
+        return self._sets[dataset]
+
+    def _tuner_of(self, dataset: str) -> Tuner:
+        """The tuner over a dataset's labels; only the last one is kept, as units come dataset by dataset."""
+        if self._tuner is None or self._tuner[0] != dataset:
+            images = self._images(dataset)
+            template = self.config.template or images.template
+            classes = prompts.tokenise(self.encoder, images.classes, template)
+            recipes = make_methods(self.config, shift=images.shift)
+            self._tuner = (dataset, Tuner(self.encoder, classes, recipes))
+        return self._tuner[1]
+
+
+def _finish(unit: Unit, rows: Sequence[Mapping[str, Any]], seconds: float) -> Finished:
+    one_each = rows[:: len(rows) // len(unit.items)]  # rows come image by image; the first method stands for the image
+    return Finished(
+        unit=unit,
+        content=records.encode(rows),
+        images=len(unit.items),
+        errors=sum(row["error"] is not None for row in one_each),
+        fallbacks=sum(bool(row["fallback"]) for row in rows),
+        start_hits=sum(row["start_prediction"] == row["label"] for row in one_each),
+        seconds=seconds,
+    )
+
+
+def _batch_size(device: str) -> int:
+    """Images at a time: what 64 views of a ViT-B/16 leave room for."""
+    if not device.startswith("cuda"):
+        return 4
+    gibibytes = torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
+    return max(1, min(32, int(gibibytes // 2)))
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return np.asarray(tensor.detach().float().cpu().numpy())

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from poise.errors import InvalidOption, UnknownName
+from poise.evaluate.config import RunConfig, adopt, build, differences, override, read, slug
+
+SMALL = {"model": "tiny", "datasets": "a,b", "methods": "tpt", "seeds": "1,2"}
+
+
+def test_flags_and_toml_mean_the_same(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('model = "tiny"\ndatasets = ["a", "b"]\nmethods = ["tpt"]\nseeds = [1, 2]\n')
+    (from_file,) = read(file)
+    assert build(from_file) == build(SMALL)
+
+
+def test_unknown_key_names_the_nearest():
+    with pytest.raises(UnknownName, match="Did you mean 'views'"):
+        build({**SMALL, "veiws": 3})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("views", 0, "from 1 on"),
+        ("views", "many", "type int"),
+        ("limit", True, "type int"),
+        ("augmix", "onn", "Did you mean 'on'"),
+        ("view_engine", "gpu", "Accepted"),
+        ("seeds", "1,x", "whole numbers"),
+        ("seeds", "1,1", "twice"),
+        ("datasets", "", "empty"),
+        ("model", 3, "type str"),
+        ("options", "lr", "type dict"),
+    ],
+)
+def test_bad_values_are_refused(key, value, match):
+    with pytest.raises(InvalidOption, match=match):
+        build({**SMALL, key: value})
+
+
+def test_auto_is_zero_for_numbers():
+    config, _ = build({**SMALL, "batch_size": "auto", "limit": "all"})
+    assert (config.batch_size, config.limit) == (0, 0)
+
+
+def test_assignments_reach_tables_and_keep_types():
+    values = override(SMALL, ["views=8", "options.kld+cats.lr=0.003", "augmix=off", "seeds=[4]"])
+    config, _ = build(values)
+    assert config.views == 8
+    assert config.options == {"kld+cats": {"lr": 0.003}}
+    assert config.augmix == "off"
+    assert config.seeds == (4,)
+    assert "options" not in SMALL
+
+
+@pytest.mark.parametrize("text", ["views", "=3"])
+def test_a_text_without_key_or_value_is_no_assignment(text):
+    with pytest.raises(InvalidOption, match="not an assignment"):
+        override(SMALL, [text])
+
+
+def test_several_runs_in_one_file(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('model = "tiny"\n[[runs]]\nname = "one"\n[[runs]]\nname = "two"\nviews = 4\n')
+    assert read(file) == [{"model": "tiny", "name": "one"}, {"model": "tiny", "name": "two", "views": 4}]
+
+
+@pytest.mark.parametrize("text", ["a = ", "runs = 3", "\xff"])
+def test_broken_files_are_refused(tmp_path, text):
+    file = tmp_path / "run.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidOption):
+        read(file)
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(InvalidOption, match="no configuration file"):
+        read(tmp_path / "none.toml")
+
+
+def test_hash_sees_every_field_but_the_names():
+    base = RunConfig(datasets=("a",))
+    changed = {str: "other", int: 77, tuple: ("other",), dict: {"tpt": {"lr": 1.0}}}
+    for entry in dataclasses.fields(RunConfig):
+        value = changed[type(getattr(base, entry.name))]
+        other = dataclasses.replace(base, **{entry.name: value})
+        assert (other.digest() == base.digest()) == (entry.name in {"name", "title"}), entry.name
+
+
+def test_run_id_is_the_name_or_model_and_hash():
+    assert RunConfig(name="table1").run_id == "table1"
+    first, second = RunConfig(model="ViT-B-16/openai"), RunConfig(model="ViT-B-16/openai", views=3)
+    assert first.run_id.startswith("ViT-B-16-openai-")
+    assert first.run_id != second.run_id
+    assert "/" not in RunConfig(name="../up").run_id
+
+
+@pytest.mark.parametrize("text", ["wds:/a/b", "folder:x y", "../..", "ä", "plain-1.0"])
+def test_slugs_are_safe_and_distinct(text):
+    assert slug(text).strip("abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
+    assert not slug(text).startswith(".")
+    assert slug(text) != slug(text + ":")
+
+
+def test_differences_show_both_values():
+    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}) == ["a.c: 3 -> 2"]
+    assert differences({"a": 1}, {}) == ["a: null -> 1"]
+
+
+def test_open_choices_are_adopted_from_a_stored_run():
+    assert adopt(RunConfig(), {"batch_size": 7}).batch_size == 7
+    assert adopt(RunConfig(batch_size=3), {"batch_size": 7}).batch_size == 3
+
+
+def test_hashed_survives_json():
+    config = RunConfig(datasets=("a",), options={"tpt": {"lr": 0.1}})
+    assert json.loads(json.dumps(config.hashed())) == config.hashed()
