@@ -33,6 +33,7 @@ class ClassTexts:
         self.start = start.map(lambda tensor: tensor.detach())
         self._tokens = tokens_per_pass or TOKENS_PER_PASS
         self._own_tokens = max(1, int(classes.lengths.max()) - classes.shared)  # of one class, beyond the shared prefix
+        self._pieces: dict[tuple[int, int], ClassTokens] = {}
         self._start_features: Tensor | None = None
         self._start_graph: tuple[Prompt, Tensor] | None = None
 
@@ -67,10 +68,17 @@ class ClassTexts:
         step = max(1, self._tokens // (images * self._own_tokens))
         return ((first, min(first + step, count)) for first in range(0, count, step))
 
+    def _piece(self, first: int, last: int) -> ClassTokens:
+        """The classes first..last-1; kept, because encoders remember how a label set is laid out."""
+        if (first, last) not in self._pieces:
+            whole = (first, last) == (0, len(self.classes))
+            self._pieces[first, last] = self.classes if whole else self.classes.rows(first, last)
+        return self._pieces[first, last]
+
     @torch.no_grad()
     def _features(self, prompt: Prompt) -> Tensor:
         return torch.cat([
-            _wide(self.encoder.encode_classes(self.classes.rows(first, last), _rows(prompt, first, last)))
+            _wide(self.encoder.encode_classes(self._piece(first, last), _rows(prompt, first, last)))
             for first, last in self._chunks(len(prompt))
         ], dim=1)  # fmt: skip
 
@@ -116,7 +124,7 @@ class ClassTexts:
     def _graph(self, prompt: Prompt, first: int, last: int) -> tuple[Prompt, Tensor]:
         leaf = _rows(prompt, first, last).map(lambda tensor: tensor.detach().clone().requires_grad_())
         with torch.enable_grad():
-            return leaf, _wide(self.encoder.encode_classes(self.classes.rows(first, last), leaf))
+            return leaf, _wide(self.encoder.encode_classes(self._piece(first, last), leaf))
 
     def _shrinking(self, compute: Callable[[], T]) -> T:
         """Run; where the device's memory doesn't suffice, halve the pass and run again."""
