@@ -1,0 +1,87 @@
+"""Finding a dataset's folder and files on disk, whichever published layout they are in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from poise.data.catalog import Place, Row
+from poise.errors import BadDataset
+from poise.images import SUFFIXES
+
+ABSENT = "dataset_absent"  # the error code for: no trace of this dataset here
+
+
+def check_root(root: str | Path | None) -> Path:
+    """The data folder, which must be there."""
+    if root is None:
+        raise BadDataset("No data folder was given.", hint="Name the folder that holds the datasets (--data DIR).")
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise BadDataset(f"The data folder '{folder}' does not exist or is not a folder.", hint="Check --data.")
+    return folder
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_]", "", name).casefold()
+
+
+def find_folder(root: Path, relative: str) -> Path | None:
+    """The folder ``relative`` under ``root``; where it isn't there to the letter, case, '-' and '_' are ignored."""
+    if (root / relative).is_dir():
+        return root / relative
+    first, _, rest = relative.partition("/")
+    alike = [entry for entry in sorted(root.iterdir()) if _key(entry.name) == _key(first) and entry.is_dir()]
+    inner = (find_folder(entry, rest) if rest else entry for entry in alike)
+    return next((folder for folder in inner if folder is not None), None)
+
+
+def found_places(row: Row, root: Path, split: str = "val") -> Iterator[tuple[Place, Path]]:
+    """The places of ``row`` that exist, each folder once, in the catalogue's order."""
+    seen: set[Path] = set()
+    for place in row.places:
+        folder = find_folder(root, place.folder.format(split=split))
+        if folder is not None and folder.resolve() not in seen:
+            seen.add(folder.resolve())
+            yield place, folder
+
+
+def find_split_file(row: Row, root: Path) -> Path | None:
+    """CoOp's split file: beside the images, above them, or in the one folder that TPT's layout keeps for all."""
+    folders: list[Path] = []
+    for _, folder in found_places(row, root):
+        folders += [folder, *(above for above in folder.parents if above.is_relative_to(root))]
+    tops = [find_folder(root, place.folder.split("/")[0]) for place in row.places]
+    folders += [top for top in tops if top is not None]
+    folders += [root, root / "data_splits", root / "data" / "data_splits", root / "splits"]
+    return next((folder / row.split_file for folder in folders if (folder / row.split_file).is_file()), None)
+
+
+def absent(row: Row, root: Path, looked_for: Iterable[str]) -> BadDataset:
+    """The error for a dataset of which nothing was found."""
+    return BadDataset(
+        f"{row.title} is not in '{root}': looked for {', '.join(looked_for)}.", hint=how_to_get(row), code=ABSENT
+    )
+
+
+def how_to_get(row: Row) -> str:
+    """What a person does to have this dataset on disk."""
+    folder = row.places[0].folder.format(split="val")
+    if row.torchvision:
+        return f"To get it: poise data get {row.name} --data DIR (from {row.get})."
+    steps = [f"images into '{folder}' ({row.get})"]
+    if row.split_file:
+        steps.append(f"{row.split_file} into '{folder.split('/')[0]}' ({row.split_url})")
+    return f"To get it: {'; '.join(steps)}."
+
+
+def list_images(folder: Path) -> list[str]:
+    """The picture files below ``folder``, as sorted relative paths with '/'; hidden files are left out."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            relative = path.relative_to(folder)
+            if not any(part.startswith(".") for part in relative.parts):
+                found.append(relative.as_posix())
+    return sorted(found)
