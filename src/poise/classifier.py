@@ -19,7 +19,7 @@ from poise.prompts import tokenise
 from poise.results import Details, Failure, Result
 from poise.tuning import Tuner
 from poise.types import Adapted, DualEncoder, Prompt
-from poise.views import make_views, plan_views
+from poise.views import make_views_batched, plan_views
 
 DEFAULT_MODEL = "pocket"
 DEFAULT_METHOD = "kld+cats"
@@ -101,17 +101,12 @@ class Classifier:
         # Zero-shot reads the plain view alone, so the others are made only when somebody looks at them.
         tuned = any(method.steps > 0 and method.loss for method in self.methods)
         count = self.views if tuned or details else 1
-        size = self.encoder.image.size
-        views = torch.stack([
-            make_views(
-                picture.image,
-                self.encoder.image,
-                plan_views(
-                    picture.image.size, views=count, seed=self.seed, key=picture.key, augmix=self.augmix, size=size
-                ),
-            )
+        plans = [
+            plan_views(picture.image.size, views=count, seed=self.seed, key=picture.key, augmix=self.augmix)
             for picture in pictures
-        ])  # fmt: skip
+        ]
+        images = [picture.image for picture in pictures]
+        views = make_views_batched(images, self.encoder.image, plans, self.encoder.device)
         adapted = self._tuner.predict(self.encoder.encode_images(views))
         return [self._outcome(picture, row, adapted, details) for row, picture in enumerate(pictures)]
 
