@@ -1,0 +1,298 @@
+"""Any picture source to one upright RGB picture, or a typed error that says what was wrong with it."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageCms, ImageFile, JpegImagePlugin, PngImagePlugin
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from poise.errors import InvalidOption, UnreadableImage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+MAX_PIXELS = 50_000_000
+FORMATS = "JPEG, PNG, WebP, GIF, BMP or TIFF"
+
+# First bytes -> reader. Readers are named here, not looked up in Pillow's registry: no other format can be reached
+# (EPS, FITS and others have had holes), and Pillow's global pixel limit, which warns before it refuses, stays out.
+_READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
+    (b"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
+    (b"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
+    (b"GIF87a", GifImagePlugin.GifImageFile),
+    (b"GIF89a", GifImagePlugin.GifImageFile),
+    (b"RIFF", WebPImageFile),
+    (b"BM", BmpImagePlugin.BmpImageFile),
+    (b"II*\x00", TiffImageFile),
+    (b"MM\x00*", TiffImageFile),
+)
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One upright RGB picture and where it came from."""
+
+    image: Image.Image  # mode RGB, EXIF orientation applied
+    key: str  # hash of size and pixels: the same picture has the same key whatever its name or container
+    source: str
+    frames: int = 1  # as the file's header states; 2 stands for "more than one" where it doesn't (GIF, TIFF)
+    notes: tuple[str, ...] = ()  # what was done to the pixels beyond decoding
+
+
+def read_image(
+    source: str | Path | bytes | Image.Image | np.ndarray | Tensor,
+    *,
+    allow_truncated: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> Picture:
+    """One upright RGB picture from a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].
+
+    Arrays are [H, W], [H, W, 3] or [H, W, 4] in uint8 or in floats within [0, 1], or [H, W] in uint16.
+    The size is checked before anything is decoded; of an animation the first frame is taken.
+
+    Raises:
+        UnreadableImage: The source is no picture that poise accepts.
+    """
+    if isinstance(source, str | Path):
+        return _read_path(Path(source), str(source), allow_truncated, max_pixels)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _read_stream(io.BytesIO(source), "<bytes>", allow_truncated, max_pixels)
+    if isinstance(source, Image.Image):
+        name = str(getattr(source, "filename", "") or "<image>")
+        return _finish(source, name, allow_truncated, max_pixels, owned=False)
+    if isinstance(source, np.ndarray):
+        return _finish(_from_array(source, max_pixels), "<array>", allow_truncated, max_pixels, owned=True)
+    torch = sys.modules.get("torch")  # a tensor can only come from a process that has imported torch
+    if torch is not None and isinstance(source, torch.Tensor):
+        return _finish(_from_tensor(source, max_pixels), "<tensor>", allow_truncated, max_pixels, owned=True)
+    raise UnreadableImage(
+        f"A picture can't be read from an object of type {type(source).__name__}.",
+        hint="Give a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].",
+    )
+
+
+def find_images(paths: Iterable[str | Path]) -> list[Path]:
+    """The picture files that the given files, folders (searched recursively) and glob patterns stand for.
+
+    Order is that of ``paths``, sorted within a folder or pattern; a file is listed once. A plain file name is taken as
+    it is, even if it is missing or has an unusual suffix: reading it will tell.
+
+    Raises:
+        InvalidOption: A folder or pattern holds no picture.
+    """
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        if path.is_dir():
+            matches = _images_below(path)
+        elif path.exists() or not glob.has_magic(str(path)):
+            matches = [path]
+        else:
+            hits = [Path(hit) for hit in sorted(glob.glob(str(path), recursive=True))]
+            matches = [image for hit in hits for image in (_images_below(hit) if hit.is_dir() else [hit])]
+        if not matches:
+            raise InvalidOption(f"'{given}' holds no picture.", hint=f"Files ending in {', '.join(SUFFIXES)} are read.")
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def _images_below(folder: Path) -> list[Path]:
+    names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files if not name.startswith("."))
+    return sorted(path for path in names if path.suffix.lower() in SUFFIXES)
+
+
+def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) -> Picture:
+    if name.startswith(("http://", "https://")):
+        raise UnreadableImage(f"'{name}' is a web address; poise does not fetch pictures.", hint="Download it first.")
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            # Opening a FIFO or a device may block or never end, so the kind is checked first.
+            kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise UnreadableImage(f"'{name}' is {kind}.", hint="Give the path of a picture file.")
+        with path.open("rb") as stream:
+            return _read_stream(stream, name, allow_truncated, max_pixels)
+    except FileNotFoundError:
+        raise UnreadableImage(f"'{name}' does not exist.", hint="Check the path.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnreadableImage):
+            raise
+        raise UnreadableImage(f"'{name}' can't be opened: {error}.") from error
+
+
+def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels: int) -> Picture:
+    start = stream.read(16)
+    stream.seek(0)
+    if not start:
+        raise UnreadableImage(f"'{name}' is empty (0 bytes).")
+    reader = next((cls for magic, cls in _READERS if start.startswith(magic)), None)
+    if reader is None or (reader is WebPImageFile and start[8:12] != b"WEBP"):
+        looks = "text" if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start) else "an unknown format"
+        raise UnreadableImage(f"'{name}' is not a picture: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
+    try:
+        image = reader(stream)
+    except Exception as error:  # hostile bytes can raise nearly anything in a parser; all of it means "unreadable"
+        raise UnreadableImage(f"'{name}' has a damaged header: {error or type(error).__name__}.") from error
+    return _finish(image, name, allow_truncated, max_pixels, owned=True)
+
+
+def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: int, *, owned: bool) -> Picture:
+    """Check the size, decode, turn upright, convert to RGB and hash."""
+    _check_size(image.size, name, max_pixels)
+    notes: list[str] = []
+    frames = _count_frames(image)
+    if frames > 1:
+        notes.append("animated or multi-page: only the first frame was used")
+    _decode(image, name, allow_truncated, notes)
+    upright = image if (turn := _UPRIGHT.get(_orientation(image, notes))) is None else image.transpose(turn)
+    rgb = _to_rgb(upright, name, notes)
+    if rgb is image and not owned:
+        rgb = image.copy()  # a caller who draws on the picture later must not change ours
+    return Picture(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
+
+
+def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise UnreadableImage(f"'{name}' has no pixels ({width} x {height}).")
+    if width * height > max_pixels:
+        raise UnreadableImage(
+            f"'{name}' claims {width} x {height} pixels, more than the limit of {max_pixels:,}.",
+            hint="If you trust it, raise max_pixels or shrink the picture.",
+        )
+
+
+def _count_frames(image: Image.Image) -> int:
+    """What the header says, without walking through the frames."""
+    if isinstance(image, GifImagePlugin.GifImageFile | TiffImageFile):
+        try:
+            return 2 if image.is_animated else 1
+        except Exception:  # a damaged second frame; the first is judged when it is decoded
+            return 1
+    return int(getattr(image, "n_frames", 1))
+
+
+def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[str]) -> None:
+    try:
+        image.load()
+    except Exception as error:  # see _read_stream
+        if not (allow_truncated and isinstance(image, ImageFile.ImageFile) and getattr(image, "_im", None) is not None):
+            reason = f"'{name}' is truncated or damaged: {error or type(error).__name__}."
+            hint = "" if allow_truncated else "allow_truncated=True accepts what can still be decoded."
+            raise UnreadableImage(reason, hint=hint) from error
+        # Pillow decodes into the picture before it notices the missing end. Without tiles it won't try again; its
+        # global switch for this would also change what other threads accept.
+        image.tile = []
+        notes.append("truncated: the missing part is blank")
+
+
+def _orientation(image: Image.Image, notes: list[str]) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # the picture itself is fine; its metadata is not
+        notes.append("EXIF data unreadable: taken as upright")
+        return 1
+
+
+def _to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        image, transparent = _to_8_bit(np.asarray(image)), False
+        notes.append("16-bit grey scaled to 8 bits")
+    else:
+        transparent = image.has_transparency_data
+    if transparent:
+        return _on_white(image.convert("RGBA"), notes)
+    if image.mode == "RGB":
+        return image
+    if image.mode == "CMYK":
+        notes.append("CMYK converted to RGB")
+        return _from_cmyk(image)
+    if image.mode in ("1", "L", "P", "RGBX", "YCbCr", "HSV"):
+        return image.convert("RGB")
+    kind = {"F": "floating-point pixels", "I": "32-bit integer pixels"}.get(image.mode, f"pixels of mode {image.mode}")
+    raise UnreadableImage(f"'{name}' has {kind} of unknown range.", hint="Convert it to 8-bit RGB or 16-bit grey.")
+
+
+def _to_8_bit(grey: np.ndarray) -> Image.Image:
+    scaled = (grey.astype(np.uint32) * 255 + 32767) // 65535
+    return Image.fromarray(scaled.astype(np.uint8))
+
+
+def _on_white(image: Image.Image, notes: list[str]) -> Image.Image:
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB")
+    notes.append("transparency composited on white")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _from_cmyk(image: Image.Image) -> Image.Image:
+    profile = image.info.get("icc_profile")
+    if profile:
+        try:
+            stored = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            converted = ImageCms.profileToProfile(image, stored, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        except (ImageCms.PyCMSError, OSError):
+            converted = None  # a broken profile: the plain formula is what most readers use anyway
+        if converted is not None:
+            return converted
+    return image.convert("RGB")
+
+
+def _from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
+    shape = array.shape
+    if array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (3, 4)) or 0 in shape:
+        hint = "Move the channels to the end." if array.ndim == 3 and shape[0] in (1, 3, 4) else ""
+        accepted = "Accepted: [H, W], [H, W, 3] or [H, W, 4], none of them empty."
+        raise UnreadableImage(f"An array of shape {list(shape)} is not a picture.", hint=f"{accepted} {hint}".strip())
+    _check_size((shape[1], shape[0]), "<array>", max_pixels)
+    if array.dtype == np.uint8:
+        return Image.fromarray(np.ascontiguousarray(array))
+    if array.dtype == np.uint16 and array.ndim == 2:
+        return Image.fromarray(np.ascontiguousarray(array))
+    if array.dtype.kind == "f":
+        # The comparison is False for NaN too.
+        if not bool(np.all((array >= 0) & (array <= 1))):
+            raise UnreadableImage("A float array has values outside [0, 1] or NaN.", hint="Scale it to [0, 1].")
+        return Image.fromarray(np.rint(array.astype(np.float64) * 255).astype(np.uint8))
+    raise UnreadableImage(
+        f"An array of shape {list(shape)} and type {array.dtype} is not a picture.",
+        hint="Accepted types: uint8, floats in [0, 1], and uint16 for [H, W].",
+    )
+
+
+def _from_tensor(tensor: Tensor, max_pixels: int) -> Image.Image:
+    if str(tensor.dtype) != "torch.uint8" or tensor.ndim != 3 or tensor.shape[0] != 3 or tensor.numel() == 0:
+        raise UnreadableImage(
+            f"A tensor of shape {list(tensor.shape)} and type {tensor.dtype} is not a picture.",
+            hint="Give a uint8 tensor [3, H, W].",
+        )
+    return _from_array(tensor.detach().permute(1, 2, 0).cpu().numpy(), max_pixels)
+
+
+def _pixel_key(image: Image.Image) -> str:
+    digest = hashlib.blake2b(f"{image.width}x{image.height}".encode(), digest_size=16)
+    digest.update(image.tobytes())
+    return digest.hexdigest()
