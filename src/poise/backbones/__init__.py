@@ -1,1 +1,7 @@
-"""."""
+"""Frozen CLIP-like models behind one DualEncoder: open_clip, transformers, the embedded one and a tiny one."""
+
+from __future__ import annotations
+
+from poise.backbones.load import load, resolve, schemes
+
+__all__ = ["load", "resolve", "schemes"]

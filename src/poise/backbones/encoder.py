@@ -1,0 +1,136 @@
+"""The one encoder class behind every backbone: a frozen model's parts, put together as a DualEncoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from poise.errors import InvalidOption
+from poise.types import ClassTokens, ImageSpec, Prompt
+
+Pictures = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
+PromptedPictures = Callable[[Tensor, Tensor], Tensor]  # the same with image prompts [N, 1 + J, M, W]
+Texts = Callable[[ClassTokens, Prompt], Tensor]  # -> [B, C, D]
+Tokenizer = Callable[[Sequence[str]], list[list[int]]]
+
+_CHUNK = {"cuda": 1024, "mps": 128, "cpu": 64}  # pictures per forward pass, to bound memory
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype for logits, norms and losses: float32, or float64 where the model runs in it."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def freeze(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Put the model in evaluation mode on its device, with no gradient to any weight."""
+    model.eval().requires_grad_(False).to(device=device, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """What an encoder needs to know about its text tower."""
+
+    token_ids: Tokenizer
+    table: nn.Embedding
+    forward: Texts
+    context_length: int
+    fixed_length: bool
+    pad_id: int
+
+
+@dataclass(frozen=True)
+class ImageSide:
+    """What an encoder needs to know about its image tower."""
+
+    spec: ImageSpec
+    forward: Pictures
+    prompted: PromptedPictures | None = None
+
+
+class Encoder:
+    """A frozen CLIP-like model; meets poise.types.DualEncoder."""
+
+    def __init__(
+        self, name: str, image: ImageSide, text: TextSide, *, scale: float, bias: float = 0.0, chunk: int | None = None
+    ) -> None:
+        self.name = name
+        self.image = image.spec
+        self.context_length = text.context_length
+        self.fixed_length = text.fixed_length
+        self.pad_id = text.pad_id
+        self.device = text.table.weight.device
+        self.dtype = text.table.weight.dtype
+        self.chunk = chunk or _CHUNK.get(self.device.type, 64)
+        self._image, self._text, self._scale, self._bias = image, text, scale, bias
+
+    def __repr__(self) -> str:
+        return f"<Encoder {self.name} on {self.device} in {str(self.dtype).removeprefix('torch.')}>"
+
+    @property
+    def scale(self) -> float:
+        """The factor from cosine to logit, read from the model."""
+        return self._scale
+
+    @property
+    def bias(self) -> float:
+        """What is added to each logit (SigLIP); 0 for CLIP."""
+        return self._bias
+
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text with start and end tokens, neither padded nor truncated."""
+        return self._text.token_ids(texts)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Token vectors [..., E] of ids [...], positions not added."""
+        vectors: Tensor = self._text.table(ids.to(self.device))
+        return vectors
+
+    def encode_images(self, views: Tensor, prompt: Prompt | None = None) -> Tensor:
+        """Unit features [B, V, D] of normalised pictures [B, V, 3, H, W], in float32 or wider."""
+        if views.dim() != 5 or tuple(views.shape[2:]) != (3, self.image.size, self.image.size):
+            raise InvalidOption(
+                f"Pictures of shape {list(views.shape)} were given.",
+                hint=f"Accepted: [images, views, 3, {self.image.size}, {self.image.size}].",
+            )
+        layers = None if prompt is None else prompt.image_layers
+        if layers is not None and self._image.prompted is None:
+            raise InvalidOption(
+                f"The image tower of {self.name} takes no prompts.",
+                hint="Use a model with open_clip's ViT image tower.",
+            )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and layers is not None):
+            features = torch.cat([self._pictures(rows, layers, views) for rows in self._chunks(views)])
+        return _unit(features).unflatten(0, views.shape[:2])
+
+    def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
+        """Unit text features [B, C, D] in float32 or wider; differentiable in the prompt."""
+        slots, width = classes.slots.shape[1], self._text.table.weight.shape[1]
+        if prompt.context.shape[-2:] != (slots, width):
+            raise InvalidOption(
+                f"A prompt of {list(prompt.context.shape[-2:])} (tokens, width) was given.",
+                hint=f"The template and model take {[slots, width]}.",
+            )
+        return _unit(self._text.forward(classes, prompt))
+
+    def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
+        """[B, V, D] x [B or 1, C, D] -> [B, V, C] in float32 or wider: scale * cosine + bias."""
+        image_features = image_features.to(wide(image_features.dtype))
+        text_features = text_features.to(image_features.dtype)
+        return self._scale * (image_features @ text_features.transpose(-1, -2)) + self._bias
+
+    def _chunks(self, views: Tensor) -> Sequence[Tensor]:
+        return torch.arange(views.shape[0] * views.shape[1]).split(self.chunk)
+
+    def _pictures(self, rows: Tensor, layers: Tensor | None, views: Tensor) -> Tensor:
+        pictures = views.flatten(0, 1)[int(rows[0]) : int(rows[-1]) + 1].to(self.device, self.dtype)
+        if layers is None or self._image.prompted is None:
+            return self._image.forward(pictures)
+        owner = (rows // views.shape[1]) if layers.shape[0] > 1 else torch.zeros_like(rows)
+        return self._image.prompted(pictures, layers.to(self.dtype)[owner.to(layers.device)])
+
+
+def _unit(features: Tensor) -> Tensor:
+    return nn.functional.normalize(features.to(wide(features.dtype)), dim=-1)

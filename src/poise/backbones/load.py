@@ -1,0 +1,132 @@
+"""A model's name becomes an encoder on a device, in a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from poise.errors import InvalidOption
+from poise.registry import Registry
+from poise.types import DualEncoder
+
+_DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float64": torch.float64,
+    "fp64": torch.float64,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a model is loaded."""
+
+    device: torch.device
+    dtype: torch.dtype
+    cache_dir: str | None = None
+
+
+schemes: Registry[Callable[[str, Place], DualEncoder]] = Registry("kind of model")
+
+
+def load(
+    name: str, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", cache_dir: str | None = None
+) -> DualEncoder:
+    """The encoder called ``name``.
+
+    Args:
+        name: ``tiny``, ``pocket``, an open_clip name (``ViT-B-16/openai``), ``hf-hub:ORG/REPO``,
+            ``local-dir:PATH`` (a folder in open_clip's format), ``transformers:ORG/REPO`` or ``transformers:PATH``.
+        device: "auto" takes CUDA, else MPS, else the CPU.
+        dtype: "auto" is float16 on CUDA and float32 elsewhere; bfloat16 on CUDA and float64 on the CPU are options.
+        cache_dir: where downloaded files are kept; the hub's own cache by default.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidOption(f"A model's name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
+    place = resolve(device, dtype, cache_dir)
+    scheme, _, rest = name.partition(":")
+    if rest and scheme in schemes:
+        return schemes.get(scheme)(rest, place)
+    if name in ("tiny", "pocket"):
+        return schemes.get(name)("", place)
+    return schemes.get("open_clip")(name, place)
+
+
+def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Place:
+    """The device and dtype that two options stand for, or an error where this machine can't do them."""
+    chosen = _device(device)
+    if isinstance(dtype, str) and dtype != "auto" and dtype not in _DTYPES:
+        raise InvalidOption(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: auto, {', '.join(_DTYPES)}.")
+    if dtype == "auto":
+        number = torch.float16 if chosen.type == "cuda" else torch.float32
+    else:
+        number = _DTYPES[dtype] if isinstance(dtype, str) else dtype
+    allowed = {"cuda": set(_DTYPES.values()), "cpu": {torch.float32, torch.float64}}.get(chosen.type, {torch.float32})
+    if number not in allowed:
+        names = ", ".join(sorted(str(each).removeprefix("torch.") for each in allowed))
+        raise InvalidOption(f"dtype={dtype} is not accepted on {chosen.type}.", hint=f"Accepted there: {names}.")
+    return Place(chosen, number, cache_dir)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidOption(f"device={device!r} is not accepted.", hint="Accepted: auto, cpu, cuda, mps.") from error
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (chosen.index or 0) >= counts.get(chosen.type, 0):
+        here = [kind for kind, count in counts.items() if count]
+        raise InvalidOption(f"The device '{device}' is not available.", hint=f"Here: auto, {', '.join(here)}.")
+    return chosen
+
+
+@schemes.add("tiny")
+def _tiny(_: str, place: Place) -> DualEncoder:
+    from poise.backbones.tiny import load_tiny
+
+    return load_tiny(device=place.device, dtype=place.dtype)
+
+
+@schemes.add("pocket")
+def _pocket(_: str, place: Place) -> DualEncoder:
+    from poise.backbones.pocket import load_pocket
+
+    return load_pocket(device=place.device, dtype=place.dtype)
+
+
+@schemes.add("local-dir")
+def _local_dir(path: str, place: Place) -> DualEncoder:
+    from poise.backbones.openclip_load import load_folder
+
+    return load_folder(path, device=place.device, dtype=place.dtype)
+
+
+@schemes.add("hf-hub")
+def _hf_hub(repo: str, place: Place) -> DualEncoder:
+    from poise.backbones.openclip_load import load_hub
+
+    return load_hub(repo, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
+
+
+@schemes.add("transformers")
+def _transformers(source: str, place: Place) -> DualEncoder:
+    from poise.backbones.hf import load_transformers
+
+    return load_transformers(source, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
+
+
+@schemes.add("open_clip")
+def _open_clip(name: str, place: Place) -> DualEncoder:
+    from poise.backbones.openclip_load import load_named
+
+    return load_named(name, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
