@@ -18,8 +18,7 @@ def ids(count):
 def test_a_larger_limit_only_adds_images(labels, limit):
     names = ids(len(labels))
     smaller, larger = choose(names, labels, limit or 1), choose(names, labels, (limit or 1) + 1)
-    assert set(smaller) <= set(larger)
-    assert smaller == sorted(smaller)
+    assert larger[: len(smaller)] == smaller
     assert len(smaller) == min(limit or 1, len(labels))
 
 
@@ -46,8 +45,8 @@ def test_the_order_of_the_dataset_does_not_change_the_choice(order):
 
 
 def test_no_limit_means_all():
-    assert choose(ids(3), [0, 0, 1], 0) == [0, 1, 2]
-    assert choose(ids(3), [0, 0, 1], 9) == [0, 1, 2]
+    assert sorted(choose(ids(3), [0, 0, 1], 0)) == [0, 1, 2]
+    assert sorted(choose(ids(3), [0, 0, 1], 9)) == [0, 1, 2]
 
 
 @given(st.integers(0, 30), st.integers(1, 10), st.lists(st.integers(0, 9), unique=True, min_size=1, max_size=3))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from poise.data import catalog
 from poise.errors import PoiseError
 from poise.evaluate.config import RunConfig
 from poise.images import Picture, read_image
@@ -46,8 +45,9 @@ class Preparation:
 
     @classmethod
     def of(cls, config: RunConfig, images: ImageSet, spec: ImageSpec) -> Preparation:
-        """As the configuration has it."""
-        return cls(spec, config.views, uses_augmix(config.augmix, images), cut=config.view_engine == "pil")
+        """As the configuration has it; AugMix, unless ordered on or off, as the dataset was opened."""
+        augmix = config.augmix == "on" if config.augmix in ("on", "off") else images.augmix
+        return cls(spec, config.views, augmix, cut=config.view_engine == "pil")
 
     def __call__(self, item: Item, seed: int) -> Prepared:
         """Read one item. What can't be read costs this image its answer, never the run."""
@@ -57,23 +57,9 @@ class Preparation:
             return Prepared(item, error=f"{problem.code}: {problem}")
         except OSError as problem:
             return Prepared(item, error=f"unreadable_image: {problem}")
-        plan = plan_views(
-            picture.image.size,
-            views=self.views,
-            seed=seed,
-            key=picture.key,
-            augmix=self.augmix,
-            crop_size=self.spec.size,
-        )
+        plan = plan_views(picture.image.size, views=self.views, seed=seed, key=picture.key, augmix=self.augmix)
         views = make_views(picture.image, self.spec, plan) if self.cut else None
         return Prepared(item, picture, plan, views)
-
-
-def uses_augmix(choice: str, images: ImageSet) -> bool:
-    """Whether AugMix is on: by order, or as one of the two published protocols has it for this dataset."""
-    if choice == "c-tpt" and images.name in catalog.ROWS:
-        return catalog.row(images.name).augmix_under("c-tpt")
-    return images.augmix if choice in ("auto", "c-tpt") else choice == "on"
 
 
 def ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window: int) -> Iterator[Z]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import poise.data
-from poise.data import ImageSet
+from poise.data import ImageSet, plausibility
+from poise.errors import InvalidOption
 from poise.evaluate import features
 from poise.evaluate.config import RunConfig, Settings, adopt, slug
 from poise.evaluate.engines import Engine, Watch, engines
@@ -19,9 +19,10 @@ from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
 from poise.evaluate.store import RunFolder
 from poise.evaluate.units import Unit, choose, plan
-from poise.evaluate.worker import Finished, Job, check_available, make_methods, resolve
+from poise.evaluate.worker import Finished, Job, check_available, make_methods, open_set, resolve
 
 log = logging.getLogger(__name__)
+_FIRST = 100  # images after which a dataset's zero-shot accuracy is looked at, once
 _ROW_BYTES = 160  # of a row without its probabilities, measured generously
 
 
@@ -61,7 +62,7 @@ def run(
     with RunFolder(settings.out, config.run_id) as folder:
         stored = folder.header()
         resolved = resolve(adopt(config, stored["config"]) if stored else config)
-        sets = {name: poise.data.open(name, settings.data) for name in resolved.datasets}
+        sets = _open_sets(resolved, settings.data)
         chosen = {name: _choose(images, resolved.limit) for name, images in sets.items()}
         folder.settle(header(resolved, make_methods(resolved), sets, chosen), allow_changes=allow_changes)
         units = [
@@ -127,9 +128,9 @@ def _doubts(done: Finished, sets: Mapping[str, ImageSet], seen: Counter[str], hi
     before = seen[name]
     seen[name] += done.images - done.errors
     hits[name] += done.start_hits
-    if before >= poise.data.PLAUSIBLE_AFTER or seen[name] < poise.data.PLAUSIBLE_AFTER:
+    if not before < _FIRST <= seen[name]:
         return []
-    doubt = poise.data.implausible(sets[name], hits[name], seen[name])
+    doubt = plausibility(sets[name], hits[name] / seen[name], seen[name])
     if doubt:
         log.warning("%s", doubt)
     return [doubt] if doubt else []
@@ -151,6 +152,16 @@ def _write_features(engine: Engine, folder: RunFolder, images: ImageSet, units: 
 
 def _features_path(folder: RunFolder, images: ImageSet) -> Path:
     return folder.path / "features" / f"{slug(images.name)}.npz"
+
+
+def _open_sets(config: RunConfig, root: str) -> dict[str, ImageSet]:
+    """The datasets by the names they were asked for; their own names, which the records carry, must differ."""
+    sets = {name: open_set(name, root, config) for name in config.datasets}
+    own = Counter(images.name for images in sets.values())
+    twice = [name for name, count in own.items() if count > 1]
+    if twice:
+        raise InvalidOption(f"Several datasets are called '{twice[0]}'.", hint="Run them apart, each with a --name.")
+    return sets
 
 
 def _choose(images: ImageSet, limit: int) -> list[int]:

@@ -30,17 +30,16 @@ class Unit:
 
 
 def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
-    """Positions of at most ``limit`` items (0 = all), in the dataset's order.
+    """Positions of at most ``limit`` items (0 = all), in the order in which they are done.
 
-    Within each class the items are shuffled by a hash of their ids and spread evenly over [0, 1); the ``limit`` lowest
-    are taken. So classes appear in proportion to their size, the choice depends on ids and labels alone (not on seeds,
-    methods or the file system's order), and a larger limit only adds images.
+    Within each class the items are shuffled by a hash of their ids and spread evenly over [0, 1); the lowest come first.
+    So classes appear in proportion to their size in every beginning of the list, a larger limit only adds images, and
+    the order depends on ids and labels alone: not on seeds, methods or the file system.
 
-    >>> choose(["a", "b", "c", "d"], [0, 0, 1, 1], 2) in ([0, 2], [0, 3], [1, 2], [1, 3])
-    True
+    >>> labels = [0, 0, 1, 1]
+    >>> sorted(labels[position] for position in choose(["a", "b", "c", "d"], labels, 2))
+    [0, 1]
     """
-    if limit <= 0 or limit >= len(ids):
-        return list(range(len(ids)))
     members: dict[int, list[int]] = defaultdict(list)
     marks = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids]
     for position, label in enumerate(labels):
@@ -49,7 +48,8 @@ def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
     for positions in members.values():
         shuffled = sorted(positions, key=lambda position: marks[position])
         places += [((rank + 0.5) / len(shuffled), marks[position], position) for rank, position in enumerate(shuffled)]
-    return sorted(position for _, _, position in sorted(places)[:limit])
+    ordered = [position for _, _, position in sorted(places)]
+    return ordered[:limit] if limit > 0 else ordered
 
 
 def plan(dataset: str, folder: str, items: Sequence[int], seeds: Sequence[int], chunk: int) -> list[Unit]:

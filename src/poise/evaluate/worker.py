@@ -51,20 +51,24 @@ class Finished:
 
 def resolve(config: RunConfig) -> RunConfig:
     """``config`` with "auto" and "all" replaced by what they mean on this machine."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = backbones.resolve(config.device, config.dtype)
     engine = config.view_engine
     if engine == "auto":
-        engine = "batched" if device.startswith("cuda") else "pil"
+        engine = "batched" if place.device.type == "cuda" else "pil"
     names = tuple(methods.names()) if config.methods == (ALL_METHODS,) else config.methods
     return replace(
         config,
-        device=device,
+        device=str(place.device),
+        dtype=str(place.dtype).removeprefix("torch."),
         view_engine=engine,
         methods=names,
-        batch_size=config.batch_size or _batch_size(device),
+        batch_size=config.batch_size or _batch_size(place.device),
     )
+
+
+def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
+    """The dataset under the protocol that the configuration asks for."""
+    return poise.data.open(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
 
 
 def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
@@ -139,7 +143,8 @@ class Worker:
 
     def _rows(self, unit: Unit, batch: Sequence[Prepared]) -> list[dict[str, Any]]:
         """The rows of a batch, in the order of its images."""
-        stamp = records.Stamp(self.config.run_id, self.config.model, unit.dataset, unit.seed)
+        name = self._images(unit.dataset).name
+        stamp = records.Stamp(self.config.run_id, self.config.model, name, unit.seed)
         good = [each for each in batch if each.error is None]
         answered: Iterator[list[dict[str, Any]]] = iter(())
         if good:
@@ -186,7 +191,7 @@ class Worker:
 
     def _images(self, dataset: str) -> ImageSet:
         if dataset not in self._sets:
-            self._sets[dataset] = poise.data.open(dataset, self.job.data)
+            self._sets[dataset] = open_set(dataset, self.job.data, self.config)
         return self._sets[dataset]
 
     def _tuner_of(self, dataset: str) -> Tuner:
@@ -213,11 +218,11 @@ def _finish(unit: Unit, rows: Sequence[Mapping[str, Any]], seconds: float) -> Fi
     )
 
 
-def _batch_size(device: str) -> int:
+def _batch_size(device: torch.device) -> int:
     """Images at a time: what 64 views of a ViT-B/16 leave room for."""
-    if not device.startswith("cuda"):
+    if device.type != "cuda":
         return 4
-    gibibytes = torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
+    gibibytes = torch.cuda.get_device_properties(device).total_memory / 2**30
     return max(1, min(32, int(gibibytes // 2)))
 
 
