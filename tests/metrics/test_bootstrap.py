@@ -79,6 +79,14 @@ def test_mean_over_seeds_draws_the_same_images() -> None:
     )
 
 
+def test_every_interval_holds_its_value() -> None:
+    for seed in range(5):
+        probs, labels = sample(seed, images=60)
+        for name, found in metrics.summarise(metrics.Sample.of(probs, labels), resamples=200).metrics.items():
+            assert 0 <= found.low <= found.value <= found.high, name
+            assert found.high <= 1 or name in ("nll", "brier")
+
+
 def test_what_is_missing_is_said() -> None:
     top_only = metrics.Sample.of_top([0.5, 0.7], [True, False])
     assert "sce" not in top_only.available()

@@ -7,7 +7,7 @@ from poise.metrics.calibration import adaptive_ece, classwise_ece, ece, mce, sce
 from poise.metrics.checks import TopLabel, top_label
 from poise.metrics.scoring import NLL_FLOOR, brier, brier_each, nll, nll_each
 from poise.metrics.selective import RiskCoverage, aurc, risk_coverage
-from poise.metrics.summary import NAMES, Sample, Summary, mean_over_seeds, summarise
+from poise.metrics.summary import NAMES, Sample, Summary, draws_over_seeds, mean_over_seeds, summarise
 
 __all__ = [
     "NAMES",
@@ -25,6 +25,7 @@ __all__ = [
     "brier",
     "brier_each",
     "classwise_ece",
+    "draws_over_seeds",
     "ece",
     "edges",
     "equal_mass",

@@ -108,9 +108,23 @@ def mean_over_seeds(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """The mean of each metric over ``samples``, which hold the same images in the same order under several seeds.
+    """The mean of each metric over ``samples`` with its interval; see :func:`draws_over_seeds`."""
+    drawn = draws_over_seeds(samples, names=names, bins=bins, resamples=resamples, seed=seed)
+    return {name: bootstrap.interval(value, replicates) for name, (value, replicates) in drawn.items()}
 
-    Each resample draws the same images in every sample, so the interval is that of the mean.
+
+def draws_over_seeds(
+    samples: Sequence[Sample],
+    *,
+    names: Iterable[str] | None = None,
+    bins: int = 20,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, tuple[float, Floats]]:
+    """The mean of each metric over ``samples``, and the same mean on each resample [R].
+
+    The samples hold the same images in the same order under several seeds. Each resample draws the same images in every
+    sample, so its spread is that of the mean.
     """
     if len({len(sample) for sample in samples}) != 1:
         raise InvalidOption("Samples of different lengths were given.", hint="Give the same images for every seed.")
@@ -124,4 +138,4 @@ def mean_over_seeds(
         for name in chosen:
             values[name] += float(weighted[name](np.ones((1, count)))[0]) / len(samples)
             spread[name] += drawn[name] / len(samples)
-    return {name: bootstrap.interval(values[name], spread[name]) for name in chosen}
+    return {name: (values[name], spread[name]) for name in chosen}
