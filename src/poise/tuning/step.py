@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -106,20 +106,63 @@ def differentiate(objective: Objective, texts: Tensor, outputs: Callable[[Tensor
 
 def adapt(recipe: Recipe, slope: Slope, texts: Texts, image_features: Tensor, reference_logits: Tensor) -> Tuned:
     """Tune the starting prompt to each image: ``recipe.steps`` AdamW steps from a fresh state."""
+    return adapt_all([(recipe, slope)], texts, image_features, reference_logits)[0]
+
+
+def adapt_all(
+    recipes: Sequence[tuple[Recipe, Slope]], texts: Texts, image_features: Tensor, reference_logits: Tensor
+) -> list[Tuned]:
+    """`adapt` for several recipes, which share every pass through the text tower: B images times R recipes at once."""
 
     def outputs(text_features: Tensor) -> Outputs:
         logits = texts.encoder.logits(image_features, text_features)
         return Outputs(image_features, text_features, logits, reference_logits)
 
-    prompt, optimiser = texts.start, AdamW(lr=recipe.lr, weight_decay=recipe.weight_decay)
-    losses, gradients = [], []
-    for step in range(recipe.steps):
+    images = len(image_features)
+    tracks = [_Track(recipe, slope, AdamW(lr=recipe.lr, weight_decay=recipe.weight_decay)) for recipe, slope in recipes]
+    for step in range(max(recipe.steps for recipe, _ in recipes)):
+        going = [track for track in tracks if step < track.recipe.steps]
         if step == 0:
-            value, cotangent = slope.at_start(texts.start_features(), outputs, len(image_features))
+            prompt = texts.start
+            found = [track.slope.at_start(texts.start_features(), outputs, images) for track in going]
         else:
-            value, cotangent = slope.at(texts.features(prompt), outputs)
-        gradient = texts.pullback(prompt, cotangent)
-        prompt, optimiser = optimiser.step(prompt, gradient)
-        losses.append(value)
-        gradients.append(gradient)
-    return Tuned(prompt, torch.stack(losses, 1), tuple(gradients))
+            prompt = joined([track.prompt for track in going if track.prompt is not None])
+            own = texts.features(prompt).split(images)
+            found = [track.slope.at(features, outputs) for track, features in zip(going, own, strict=True)]
+        gradient = texts.pullback(prompt, torch.cat([cotangent for _, cotangent in found]))
+        for track, (value, _), part in zip(going, found, parted(gradient, images), strict=True):
+            track.move(texts.start, value, part)
+    return [track.tuned() for track in tracks]
+
+
+def joined(prompts: Sequence[Prompt]) -> Prompt:
+    """Several methods' prompts [B, ...] as one batch [R * B, ...]."""
+    parts = prompts[0].parts()
+    return Prompt(**{name: torch.cat([prompt.parts()[name] for prompt in prompts]) for name in parts})
+
+
+def parted(prompt: Prompt, images: int) -> list[Prompt]:
+    """The inverse of `joined`."""
+    parts = {name: part.split(images) for name, part in prompt.parts().items()}
+    return [Prompt(**dict(zip(parts, row, strict=True))) for row in zip(*parts.values(), strict=True)]
+
+
+@dataclass
+class _Track:
+    """Where one recipe stands."""
+
+    recipe: Recipe
+    slope: Slope
+    optimiser: AdamW
+    prompt: Prompt | None = None
+    losses: list[Tensor] = field(default_factory=list)
+    gradients: list[Prompt] = field(default_factory=list)
+
+    def move(self, start: Prompt, value: Tensor, gradient: Prompt) -> None:
+        self.prompt, self.optimiser = self.optimiser.step(self.prompt or start, gradient)
+        self.losses.append(value)
+        self.gradients.append(gradient)
+
+    def tuned(self) -> Tuned:
+        assert self.prompt is not None
+        return Tuned(self.prompt, torch.stack(self.losses, 1), tuple(self.gradients))
