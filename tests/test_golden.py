@@ -62,7 +62,9 @@ def test_adaptation(folder: Path) -> None:
                 wanted = tensors[f"{key}/gradient"][step].double()
                 error = (gradient.context[image] - wanted).norm() / wanted.norm()
                 assert error < 1e-5, f"{key} step {step}: {error}"
-            torch.testing.assert_close(answer.prompt.context[image].float(), tensors[f"{key}/context"], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                answer.prompt.context[image].float(), tensors[f"{key}/context"], atol=1e-5, rtol=0
+            )
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

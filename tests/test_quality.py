@@ -50,7 +50,9 @@ def test_help_is_free_of_torch() -> None:
         "heavy = {'torch', 'transformers', 'open_clip', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"}
+    )
     assert done.returncode == 0, done.stderr
     assert "classify" in done.stdout
 

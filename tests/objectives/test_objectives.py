@@ -27,7 +27,9 @@ from poise.types import Outputs
 
 def outputs(logits: torch.Tensor, texts: torch.Tensor | None = None, reference: torch.Tensor | None = None) -> Outputs:
     texts = torch.zeros(len(logits), logits.shape[-1], 2) if texts is None else texts
-    return Outputs(torch.zeros(*logits.shape[:2], 2), texts, logits, logits.detach() if reference is None else reference)
+    return Outputs(
+        torch.zeros(*logits.shape[:2], 2), texts, logits, logits.detach() if reference is None else reference
+    )
 
 
 def random_logits(images: int = 3, views: int = 64, classes: int = 7, seed: int = 0) -> torch.Tensor:
@@ -48,7 +50,9 @@ def test_selection_keeps_six_of_sixty_four() -> None:
         assert row == plain.chosen_views(logits[image], 0.1)
 
 
-@pytest.mark.parametrize(("views", "fraction", "kept"), [(64, 0.1, 6), (64, 1.0, 64), (5, 0.1, 1), (1, 0.1, 1), (30, 0.1, 3)])
+@pytest.mark.parametrize(
+    ("views", "fraction", "kept"), [(64, 0.1, 6), (64, 1.0, 64), (5, 0.1, 1), (1, 0.1, 1), (30, 0.1, 3)]
+)
 def test_selection_counts(views: int, fraction: float, kept: int) -> None:
     assert select_views(torch.randn(2, views, 3), fraction).shape == (2, kept)
 

@@ -141,7 +141,9 @@ def test_what_is_not_finite_falls_back_alone(encoder: DualEncoder, kind: str) ->
         def objective(self):
             return Broken(super().objective(), kind)
 
-    method = Sabotaged(**{field.name: getattr(methods.get("tpt"), field.name) for field in dataclasses.fields(methods.Method)})
+    method = Sabotaged(
+        **{field.name: getattr(methods.get("tpt"), field.name) for field in dataclasses.fields(methods.Method)}
+    )
     classes, features = tokenise(encoder, LABELS), image_features(encoder)
     broken = Tuner(encoder, classes, [method]).predict(features)["tpt"]
     sound = Tuner(encoder, classes, [methods.get("tpt")]).predict(features)["tpt"]

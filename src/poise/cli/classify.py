@@ -72,7 +72,9 @@ def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
     try:
         text = labels_file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadLabels(f"Can't read labels from '{labels_file}': {error}.", hint="One label a line, in UTF-8.") from None
+        raise BadLabels(
+            f"Can't read labels from '{labels_file}': {error}.", hint="One label a line, in UTF-8."
+        ) from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -1,0 +1,176 @@
+"""The front door: what it takes, what it returns, what it refuses, and what cannot change an answer."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import poise
+from poise import methods
+from poise.backbones import load
+from poise.errors import BadLabels, InvalidOption, UnknownName, UnreadableImage
+from poise.results import Failure
+
+LABELS = ["cat", "dog", "great white shark"]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return load("tiny", device="cpu")
+
+
+def picture(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((width, height))
+
+
+def classifier(encoder, labels=LABELS, method="kld+cats", **options):
+    return poise.Classifier(encoder, labels, method, **{"views": 8, **options})
+
+
+def test_a_result_says_everything(encoder) -> None:
+    result = classifier(encoder)(picture(), details=True)
+    assert result.label in LABELS
+    assert set(result.probabilities) == set(LABELS)
+    values = list(result.probabilities.values())
+    assert values == sorted(values, reverse=True)
+    assert sum(values) == pytest.approx(1, abs=1e-6)
+    assert result.confidence == values[0] == result.probabilities[result.label]
+    assert result.margin == pytest.approx(values[0] - values[1])
+    assert 0 <= result.entropy <= math.log(3) + 1e-6
+    assert (result.method, result.fallback, result.degenerate) == ("kld+cats", False, False)
+    details = result.details
+    assert len(details.view_confidences) == len(details.view_temperatures) == 8
+    assert details.view_temperatures == pytest.approx(
+        [10 - 9.9 * alpha for alpha in details.view_confidences], abs=1e-4
+    )
+    assert sum(details.start_probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert details.scale == pytest.approx(100, rel=1e-5)
+    assert len(details.losses) == 1
+    assert classifier(encoder)(picture()).details is None
+
+
+def test_every_kind_of_input_gives_the_same_answer(encoder, tmp_path: Path) -> None:
+    image = picture()
+    path = tmp_path / "a.png"
+    image.save(path)
+    expected = classifier(encoder)(image).probabilities
+    for given_as in (path, str(path), path.read_bytes(), np.asarray(image)):
+        assert classifier(encoder)(given_as).probabilities == expected
+
+
+def test_one_gives_one_and_a_list_gives_a_list(encoder) -> None:
+    assert isinstance(classifier(encoder)(picture()), poise.Result)
+    answers = classifier(encoder)([picture(0), picture(1)])
+    assert [type(answer) for answer in answers] == [poise.Result, poise.Result]
+    assert classifier(encoder)([]) == []
+
+
+def test_same_seed_same_bytes_and_another_seed_differs(encoder) -> None:
+    first = classifier(encoder)(picture(), details=True)
+    again = classifier(encoder)(picture(), details=True)
+    other = classifier(encoder, seed=1)(picture(), details=True)
+    assert first == again
+    assert first.details.view_confidences[0] == other.details.view_confidences[0]
+    assert first.details.view_confidences[1:] != other.details.view_confidences[1:]
+
+
+@given(order=st.permutations(range(5)), size=st.integers(1, 5))
+@settings(max_examples=8)
+def test_order_and_batch_mates_do_not_matter(encoder, order: list[int], size: int) -> None:
+    alone = [classifier(encoder)(picture(i)).probabilities for i in range(5)]
+    together = classifier(encoder, batch_size=size)([picture(i) for i in order])
+    for place, i in enumerate(order):
+        assert together[place].probabilities == pytest.approx(alone[i], abs=1e-5)
+
+
+@given(order=st.permutations(range(4)))
+@settings(max_examples=6)
+def test_permuting_labels_permutes_probabilities(encoder, order: list[int]) -> None:
+    labels = ["cat", "dog", "great white shark", "cup"]
+    straight = classifier(encoder, labels)(picture()).probabilities
+    permuted = classifier(encoder, [labels[i] for i in order])(picture()).probabilities
+    assert permuted == pytest.approx(straight, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_method_answers_with_probabilities(encoder, method: str) -> None:
+    values = list(classifier(encoder, method=method)(picture()).probabilities.values())
+    assert all(math.isfinite(value) for value in values)
+    assert sum(values) == pytest.approx(1, abs=1e-6)
+
+
+def test_zero_shot_needs_no_augmented_views(encoder) -> None:
+    assert classifier(encoder, method="zero-shot")(picture()).probabilities == pytest.approx(
+        classifier(encoder)(picture(), details=True).details.start_probabilities, abs=1e-6
+    )
+
+
+def test_one_label_is_certain_and_flagged(encoder) -> None:
+    result = classifier(encoder, ["cat"])(picture())
+    assert (result.confidence, result.entropy, result.degenerate) == (1.0, 0.0, True)
+
+
+def test_one_bad_file_costs_one_row(encoder, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jpg"
+    bad.write_text("not a picture")
+    outcomes = list(classifier(encoder).each([picture(0), bad, picture(1)]))
+    assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, True, False]
+    assert (outcomes[1].source, outcomes[1].code) == (str(bad), "unreadable_image")
+    clean = list(classifier(encoder).each([picture(0), picture(1)]))
+    assert [outcomes[0], outcomes[2]] == clean
+    with pytest.raises(UnreadableImage, match=r"bad\.jpg"):
+        classifier(encoder)([picture(0), bad])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_gives_the_same_answer(encoder, orientation: int) -> None:
+    upright = picture(3)
+    undo = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]  # PIL's transpose that stores it turned
+    stored = upright if undo is None else upright.transpose(Image.Transpose(undo))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    stored.save(buffer, "PNG", exif=exif)
+    assert classifier(encoder)(buffer.getvalue()).probabilities == classifier(encoder)(upright).probabilities
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
+def test_extreme_shapes_work(encoder, size: tuple[int, int]) -> None:
+    assert math.isfinite(classifier(encoder)(picture(0, *size)).confidence)
+
+
+@pytest.mark.parametrize("labels", [[], ["cat", "cat"], ["cat", " "], ["cat", 3], "cat", ["cat", None]])
+def test_bad_labels_are_refused(encoder, labels) -> None:
+    with pytest.raises(BadLabels):
+        classifier(encoder, labels)
+
+
+def test_a_label_too_long_is_named_and_counted(encoder) -> None:
+    with pytest.raises(BadLabels, match=r"(?s)word word.*\d+.*77"):
+        classifier(encoder, ["cat", "word " * 90])
+
+
+def test_unknown_names_and_options_are_refused(encoder) -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'tpt'"):
+        classifier(encoder, method="tptt")
+    with pytest.raises(UnknownName, match="Did you mean 'ViT-B-16"):
+        poise.Classifier("ViT-B-16x/openai", LABELS)
+    for options in ({"views": 0}, {"batch_size": 0}, {"method": []}):
+        with pytest.raises(InvalidOption):
+            classifier(encoder, **options)
+
+
+def test_a_model_that_is_not_finite_is_a_failure_and_not_an_answer(encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = type(encoder).encode_images
+    monkeypatch.setattr(type(encoder), "encode_images", lambda self, views: encode(self, views) * float("nan"))
+    (outcome,) = classifier(encoder).each([picture()])
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "non_finite"

@@ -1,0 +1,100 @@
+"""`poise classify`, `poise list`, `poise --version`: rows, formats and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import poise
+from poise.cli.app import app, main
+
+TINY = ["--model", "tiny", "--views", "4", "--device", "cpu"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, seed in (("a.png", 0), ("b.jpg", 1)):
+        pixels = np.random.default_rng(seed).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+    return tmp_path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["classify", *arguments, *TINY])
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The message of a refusal, which must end with exit code 2."""
+    monkeypatch.setattr("sys.argv", ["poise", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_json_rows(folder: Path) -> None:
+    done = run(str(folder), "--labels", "cat,dog", "--format", "json", "--method", "zero-shot,kld+cats", "--details")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+    assert [(Path(row["source"]).name, row["method"]) for row in rows] == [
+        ("a.png", "zero-shot"), ("a.png", "kld+cats"), ("b.jpg", "zero-shot"), ("b.jpg", "kld+cats"),
+    ]  # fmt: skip
+    assert sum(rows[1]["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+    assert len(rows[1]["details"]["view_confidences"]) == 4
+
+
+def test_table_and_csv(folder: Path) -> None:
+    table = run(str(folder / "*.png"), "--labels", "cat,dog")
+    assert table.exit_code == 0
+    assert "a.png" in table.stdout
+    assert "confidence" in table.stdout
+    text = run(str(folder), "--labels", "=cat,dog", "--format", "csv").stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [Path(row["image"]).name for row in rows] == ["a.png", "b.jpg"]
+    assert all(row["label"] in {"'=cat", "dog"} for row in rows)
+    assert 0 <= float(rows[0]["confidence"]) <= 1
+
+
+def test_labels_from_a_file(folder: Path) -> None:
+    (folder / "labels.txt").write_text("cat\n\n  great white shark  \n", encoding="utf-8")
+    rows = json.loads(
+        run(str(folder / "a.png"), "--labels-file", str(folder / "labels.txt"), "--format", "json").stdout
+    )
+    assert set(rows[0]["probabilities"]) == {"cat", "great white shark"}
+
+
+def test_exit_codes_for_bad_rows(folder: Path) -> None:
+    (folder / "c.jpg").write_bytes(b"")
+    some = run(str(folder), "--labels", "cat,dog", "--format", "json")
+    assert some.exit_code == 3
+    rows = json.loads(some.stdout)
+    assert [("error" in row) for row in rows] == [False, False, True]
+    assert run(str(folder / "c.jpg"), "--labels", "cat,dog").exit_code == 4
+
+
+def test_refusals_have_one_clear_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = str(folder / "a.png")
+    assert "either --labels" in refused(monkeypatch, capsys, "classify", image, *TINY)
+    assert "Did you mean 'kld'" in refused(
+        monkeypatch, capsys, "classify", image, "--labels", "a,b", "--method", "klt", *TINY
+    )
+    assert "No image" in refused(monkeypatch, capsys, "classify", str(folder / "*.webp"), "--labels", "a,b", *TINY)
+    message = refused(monkeypatch, capsys, "classify", image, "--labels-file", str(folder / "none.txt"), *TINY)
+    assert "none.txt" in message
+    assert "Traceback" not in message
+
+
+def test_lists_and_version() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"poise {poise.__version__}"
+    assert "kld+cats" in CliRunner().invoke(app, ["list", "methods"]).stdout
+    assert "pocket" in CliRunner().invoke(app, ["list", "models"]).stdout
+    assert "caltech101" in CliRunner().invoke(app, ["list", "datasets"]).stdout
