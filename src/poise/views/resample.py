@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from poise.errors import InvalidOption
 from poise.types import ImageSpec
+from poise.views import fused
 from poise.views.augmix import augmix_pixels
 from poise.views.augmix_batched import augmix
 from poise.views.crops import check_plan
@@ -48,6 +49,9 @@ def make_views_batched(
     together = _TOGETHER if working.type == "cuda" else 1
     for start in range(0, len(images), together):
         chunk = slice(start, start + together)
+        if fused.usable(working, spec):
+            fused.fused_views(images[chunk], spec, plans[chunk], out[chunk])
+            continue
         pixels = torch.stack(
             [_pixels(image, spec, plan, working) for image, plan in zip(images[chunk], plans[chunk], strict=True)]
         )

@@ -1,0 +1,188 @@
+# mypy: ignore-errors
+# Kernel bodies are Triton's language, which only looks like Python; type checkers have no stubs for it.
+"""Triton kernels of the views: resampling, AugMix's tables and steps, and the final mix, each over all views at once.
+
+Every kernel follows the arithmetic of the PIL operation it stands for, in float64 where PIL cuts or rounds a value.
+"""
+
+from __future__ import annotations
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no Triton for this platform: `available` is False and nothing here is ever launched
+    triton = None
+
+available = triton is not None
+_jit = triton.jit if available else lambda function: function
+
+# What a step does to a picture; the numbers are the `kind` of step_kernel's items.
+LOOK_UP, POSTERIZE, SOLARIZE, WARP = 0, 1, 2, 3
+
+
+@_jit
+def _weight(x, CUBIC: tl.constexpr):
+    """The triangle, or Keys' cubic with a = -1/2."""
+    x = tl.abs(x)
+    if CUBIC:
+        near = (1.5 * x - 2.5) * x * x + 1.0
+        far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+        return tl.where(x < 1.0, near, tl.where(x < 2.0, far, 0.0))
+    return tl.maximum(1.0 - x, 0.0)
+
+
+@_jit
+def _axis(wanted, scale, length, CUBIC: tl.constexpr):
+    """First and last tap, the first tap's distance to the centre, 1 / stretch, the number of taps and their sum."""
+    radius = 2.0 if CUBIC else 1.0
+    stretch = tl.maximum(scale, 1.0)
+    centre = (wanted + 0.5) * scale
+    first = tl.maximum((centre - radius * stretch + 0.5).to(tl.int32), 0)
+    last = tl.minimum((centre + radius * stretch + 0.5).to(tl.int32), length)
+    away = (first - centre + 0.5).to(tl.float32)
+    shrink = (1.0 / stretch).to(tl.float32)
+    taps = (2.0 * radius * stretch).to(tl.int32) + 2
+    total = tl.zeros_like(away)
+    for k in range(taps):
+        total += tl.where(first + k < last, _weight((away + k) * shrink, CUBIC), 0.0)
+    return first, last, away, shrink, taps, total
+
+
+@_jit
+def _level(x):
+    return tl.minimum(tl.maximum(tl.floor(x + 0.5), 0.0), 255.0)
+
+
+@_jit
+def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.constexpr):
+    """Antialiased resize of one box of one picture [H, W, 3] to one plane set [3, S, S], rounded after each axis.
+
+    Row of ``views`` (float64): start of the picture in ``pixels``, its width, box left, top, width, height, first
+    output column and row wanted, scale across and down, flip, place in ``out``.
+    """
+    row = views + tl.program_id(0) * 12
+    base = tl.load(row).to(tl.int64)
+    stride = tl.load(row + 1).to(tl.int64) * 3
+    left, top = tl.load(row + 2).to(tl.int64), tl.load(row + 3).to(tl.int64)
+    width, height = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
+    place = tl.load(row + 11).to(tl.int64)
+    spot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = spot < side * side
+    x, y = spot % side, spot // side
+    x = tl.where(tl.load(row + 10) > 0, side - 1 - x, x)
+    x0, x1, away_x, shrink_x, taps_x, total_x = _axis(x + tl.load(row + 6), tl.load(row + 8), width, CUBIC)
+    y0, y1, away_y, shrink_y, taps_y, total_y = _axis(y + tl.load(row + 7), tl.load(row + 9), height, CUBIC)
+    red, green, blue = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
+    for j in range(taps_y):
+        down = tl.where(y0 + j < y1, _weight((away_y + j) * shrink_y, CUBIC), 0.0)
+        line = base + (top + tl.minimum(y0 + j, height - 1)) * stride + left * 3
+        r, g, b = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
+        for k in range(taps_x):
+            across = tl.where(x0 + k < x1, _weight((away_x + k) * shrink_x, CUBIC), 0.0)
+            at = pixels + line + tl.minimum(x0 + k, width - 1) * 3
+            r += across * tl.load(at, mask=valid, other=0).to(tl.float32)
+            g += across * tl.load(at + 1, mask=valid, other=0).to(tl.float32)
+            b += across * tl.load(at + 2, mask=valid, other=0).to(tl.float32)
+        red += down * _level(r / total_x)
+        green += down * _level(g / total_x)
+        blue += down * _level(b / total_x)
+    plane = out + place * 3 * side * side + spot
+    tl.store(plane, _level(red / total_y).to(tl.uint8), mask=valid)
+    tl.store(plane + side * side, _level(green / total_y).to(tl.uint8), mask=valid)
+    tl.store(plane + 2 * side * side, _level(blue / total_y).to(tl.uint8), mask=valid)
+
+
+@_jit
+def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
+    """The lookup table of one channel: autocontrast, or equalize where the item's flag is set."""
+    item, channel = tl.program_id(0), tl.program_id(1)
+    picture = tl.load(items + item * 2).to(tl.int64)
+    plane = source + (picture * 3 + channel) * area
+    counts = tl.zeros([256], tl.int32)
+    for start in range(0, area, BLOCK):
+        spot = start + tl.arange(0, BLOCK)
+        counts += tl.histogram(tl.load(plane + spot, mask=spot < area, other=0).to(tl.int32), 256)
+    values = tl.arange(0, 256)
+    counts -= tl.where(values == 0, (BLOCK - area % BLOCK) % BLOCK, 0)  # the last block's filling
+    low = tl.min(tl.where(counts > 0, values, 255), 0)
+    high = tl.max(tl.where(counts > 0, values, 0), 0)
+    if tl.load(items + item * 2 + 1) > 0:
+        step = (area - tl.sum(tl.where(values == high, counts, 0), 0)) // 255
+        spread = (step // 2 + tl.cumsum(counts, 0) - counts) // tl.maximum(step, 1)
+        table = tl.where(step > 0, tl.minimum(spread, 255), values)
+    else:
+        scale = tl.full([256], 255.0, tl.float64) / tl.maximum(high - low, 1).to(tl.float64)
+        stretched = (values.to(tl.float64) * scale - low.to(tl.float64) * scale).to(tl.int32)
+        table = tl.where(high > low, tl.minimum(tl.maximum(stretched, 0), 255), values)
+    tl.store(tables + (item * 3 + channel) * 256 + values, table.to(tl.uint8))
+
+
+@_jit
+def _warp(plane, x, y, dx, dy, side, inside):
+    """PIL's bilinear value at (x + dx, y + dy), edge pixels repeated, cut to a whole level."""
+    x0, x1 = tl.maximum(x, 0), tl.minimum(x + 1, side - 1)
+    y0, y1 = tl.maximum(y, 0) * side, tl.minimum(y + 1, side - 1) * side
+    a = tl.load(plane + y0 + x0, mask=inside, other=0).to(tl.float64)
+    b = tl.load(plane + y0 + x1, mask=inside, other=0).to(tl.float64)
+    c = tl.load(plane + y1 + x0, mask=inside, other=0).to(tl.float64)
+    d = tl.load(plane + y1 + x1, mask=inside, other=0).to(tl.float64)
+    upper, lower = a + (b - a) * dx, c + (d - c) * dx
+    return (upper + (lower - upper) * dy).to(tl.int32)
+
+
+@_jit
+def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constexpr):
+    """One AugMix step of one picture. Row of ``items``: read from, write to, kind, argument of the kind."""
+    item = tl.program_id(0)
+    area = side * side
+    read = source + tl.load(items + item * 4).to(tl.int64) * 3 * area
+    write = target + tl.load(items + item * 4 + 1).to(tl.int64) * 3 * area
+    kind, argument = tl.load(items + item * 4 + 2), tl.load(items + item * 4 + 3)
+    spot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = spot < area
+    if kind == 3:
+        matrix = matrices + item * 6
+        x, y = (spot % side).to(tl.float64) + 0.5, (spot // side).to(tl.float64) + 0.5
+        u = tl.load(matrix) * x + tl.load(matrix + 1) * y + tl.load(matrix + 2)
+        v = tl.load(matrix + 3) * x + tl.load(matrix + 4) * y + tl.load(matrix + 5)
+        inside = valid & (u >= 0) & (u < side) & (v >= 0) & (v < side)
+        u, v = u - 0.5, v - 0.5
+        column, line = tl.floor(u), tl.floor(v)
+        dx, dy = u - column, v - line
+        for channel in tl.static_range(3):
+            plane = read + channel * area
+            value = _warp(plane, column.to(tl.int32), line.to(tl.int32), dx, dy, side, inside)
+            tl.store(write + channel * area + spot, value.to(tl.uint8), mask=valid)
+    else:
+        for channel in tl.static_range(3):
+            old = tl.load(read + channel * area + spot, mask=valid, other=0).to(tl.int32)
+            if kind == 0:
+                new = tl.load(tables + (argument * 3 + channel) * 256 + old, mask=valid, other=0).to(tl.int32)
+            elif kind == 1:
+                new = old - old % argument
+            else:
+                new = tl.where(old < argument, old, 255 - old)
+            tl.store(write + channel * area + spot, new.to(tl.uint8), mask=valid)
+
+
+@_jit
+def mix_kernel(crops, even, odd, shares, ends, norms, out, area, CHAINS: tl.constexpr, BLOCK: tl.constexpr):
+    """The normalised weighted sum of a crop and its chains' results.
+
+    Row of ``ends`` per chain: place of its result in the buffer ``even`` (>= 0) or ``odd`` (-1 - place).
+    """
+    view, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    spot = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    valid = spot < area
+    plane = (view * 3 + channel) * area + spot
+    total = tl.load(crops + plane, mask=valid, other=0).to(tl.float32) * tl.load(shares + view * (CHAINS + 1))
+    for chain in tl.static_range(CHAINS):
+        share = tl.load(shares + view * (CHAINS + 1) + 1 + chain)
+        end = tl.load(ends + view * CHAINS + chain).to(tl.int64)
+        if end >= 0:
+            value = tl.load(even + (end * 3 + channel) * area + spot, mask=valid & (share > 0), other=0)
+        else:
+            value = tl.load(odd + ((-1 - end) * 3 + channel) * area + spot, mask=valid & (share > 0), other=0)
+        total += value.to(tl.float32) * share
+    mean, std = tl.load(norms + channel), tl.load(norms + 3 + channel)
+    tl.store(out + plane, (total / 255.0 - mean) / std, mask=valid)
