@@ -35,10 +35,16 @@ class Tree(NamedTuple):
 
 
 CALTECH = {"Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike", "airplanes": "airplane"}
-EUROSAT = dict(zip(
-    ["AnnualCrop", "HerbaceousVegetation", "Highway", "Industrial", "Pasture", "PermanentCrop", "Residential", "SeaLake"],
-    ["Annual Crop Land", "Herbaceous Vegetation Land", "Highway or Road", "Industrial Buildings", "Pasture Land",
-     "Permanent Crop Land", "Residential Buildings", "Sea or Lake"], strict=True))  # fmt: skip
+EUROSAT = {
+    "AnnualCrop": "Annual Crop Land",
+    "HerbaceousVegetation": "Herbaceous Vegetation Land",
+    "Highway": "Highway or Road",
+    "Industrial": "Industrial Buildings",
+    "Pasture": "Pasture Land",
+    "PermanentCrop": "Permanent Crop Land",
+    "Residential": "Residential Buildings",
+    "SeaLake": "Sea or Lake",
+}
 
 
 def camel_words(original: str) -> str:
@@ -67,7 +73,9 @@ SPLIT = {
 IMAGENET = {
     "imagenet": Tree("imagenet/images/val", "ImageNet/val"),
     "imagenet-a": Tree("imagenet-adversarial/imagenet-a", "imagenet-a"),
-    "imagenet-v2": Tree("imagenetv2/imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency-format-val"),
+    "imagenet-v2": Tree(
+        "imagenetv2/imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency-format-val"
+    ),
     "imagenet-r": Tree("imagenet-rendition/imagenet-r", "imagenet-r"),
     "imagenet-sketch": Tree("imagenet-sketch/images", "ImageNet-Sketch"),
 }

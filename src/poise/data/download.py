@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from poise.data.catalog import Row, row
-from poise.data.places import find_split_file, found_places, how_to_get
+from poise.data.places import find_split_file, found_places, has_images, how_to_get
 from poise.data.verify import Finding, check
 from poise.errors import BadDataset
 
@@ -45,19 +45,15 @@ def get(
     wanted = row(name)
     folder = Path(root).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    if not list(found_places(wanted, folder)):
+    if not has_images(wanted, folder):
         if not wanted.torchvision:
             raise BadDataset(f"{wanted.title} can't be fetched automatically.", hint=how_to_get(wanted))
-        _attempt(wanted, "images", wanted.get, lambda: images(wanted.torchvision, folder))
-        if not list(found_places(wanted, folder)):
-            raise BadDataset(
-                f"{wanted.title}: the download left no images where they are expected.", hint=how_to_get(wanted)
-            )
+        _attempt(wanted, "images", lambda: images(wanted.torchvision, folder))
+        if not has_images(wanted, folder):
+            raise BadDataset(f"{wanted.title}: no images after the download.", hint=how_to_get(wanted))
     if wanted.split_file and find_split_file(wanted, folder) is None:
-        beside = split_folder(wanted, folder)
-        _attempt(
-            wanted, wanted.split_file, wanted.split_url, lambda: split(wanted.split_drive, beside, wanted.split_file)
-        )
+        file, beside = wanted.split_file, split_folder(wanted, folder)
+        _attempt(wanted, file, lambda: split(wanted.split_drive, beside, file))
     return check(name, folder)
 
 
@@ -67,11 +63,11 @@ def split_folder(wanted: Row, root: Path) -> Path:
     return root / images.relative_to(root).parts[0]
 
 
-def _attempt(wanted: Row, what: str, source: str, fetch: Callable[[], object]) -> None:
+def _attempt(wanted: Row, what: str, fetch: Callable[[], object]) -> None:
     try:
         fetch()
     except (OSError, RuntimeError, ImportError) as problem:
         raise BadDataset(
             f"{wanted.title}: {what} could not be fetched: {problem}.",
-            hint=f"By hand: {source}. {how_to_get(wanted)}",
+            hint=how_to_get(wanted, by_hand=True),
         ) from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -65,23 +66,32 @@ def absent(row: Row, root: Path, looked_for: Iterable[str]) -> BadDataset:
     )
 
 
-def how_to_get(row: Row) -> str:
+def how_to_get(row: Row, *, by_hand: bool = False) -> str:
     """What a person does to have this dataset on disk."""
-    folder = row.places[0].folder.format(split="val")
-    if row.torchvision:
+    if row.torchvision and not by_hand:
         return f"To get it: poise data get {row.name} --data DIR (from {row.get})."
+    folder = row.places[0].folder.format(split="val")
     steps = [f"images into '{folder}' ({row.get})"]
     if row.split_file:
         steps.append(f"{row.split_file} into '{folder.split('/')[0]}' ({row.split_url})")
-    return f"To get it: {'; '.join(steps)}."
+    return f"To get it{' by hand' if by_hand else ''}: {'; '.join(steps)}."
+
+
+def walk_images(folder: Path) -> Iterator[str]:
+    """The picture files below ``folder`` as relative paths with '/', in no order; hidden files are left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inner = Path(place).relative_to(folder).as_posix()
+        for name in files:
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                yield name if inner == "." else f"{inner}/{name}"
 
 
 def list_images(folder: Path) -> list[str]:
-    """The picture files below ``folder``, as sorted relative paths with '/'; hidden files are left out."""
-    found = []
-    for path in folder.rglob("*"):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
-            relative = path.relative_to(folder)
-            if not any(part.startswith(".") for part in relative.parts):
-                found.append(relative.as_posix())
-    return sorted(found)
+    """The picture files below ``folder`` as sorted relative paths."""
+    return sorted(walk_images(folder))
+
+
+def has_images(row: Row, root: Path) -> bool:
+    """Whether any place of ``row`` holds a picture; a folder with nothing but a split file does not."""
+    return any(True for _, folder in found_places(row, root) for _ in walk_images(folder))

@@ -6,6 +6,7 @@ order (0, 1, 10, 100, ...) can't shift the labels. WordNet ids are timm's, names
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from functools import cache
@@ -19,28 +20,34 @@ from poise.data.places import absent, found_places, how_to_get, list_images
 from poise.errors import BadDataset, MissingDependency
 
 
+def _inside(package: str, *parts: str) -> str:
+    """A text file of an installed package. Importing timm or open_clip for a list of names would take seconds."""
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise MissingDependency.of("ImageNet's class list", package, "data")
+    path = Path(found.submodule_search_locations[0], *parts)
+    if not path.is_file():
+        raise BadDataset(f"The installed {package} has no class list '{path.name}'.", hint=f"Update {package}.")
+    return path.read_text(encoding="utf-8")
+
+
 @cache
 def wordnet_ids(subset: str = "imagenet") -> tuple[str, ...]:
-    """The list ``subset`` of timm ("imagenet", "imagenet_a", "imagenet_r"), in label order.
-
-    The file is read where the package lies, for timm has no function for the two subsets and takes seconds to import.
-    """
-    package = find_spec("timm")
-    if package is None or not package.submodule_search_locations:
-        raise MissingDependency.of("ImageNet's class list", "timm", "data")
-    path = Path(package.submodule_search_locations[0], "data", "_info", f"{subset}_synsets.txt")
-    if not path.is_file():
-        raise BadDataset(f"This version of timm has no class list '{path.name}'.", hint="Install timm 1.0.15 or newer.")
-    return tuple(path.read_text(encoding="utf-8").split())
+    """The list ``subset`` of timm ("imagenet", "imagenet_a", "imagenet_r"), in label order."""
+    return tuple(_inside("timm", "data", "_info", f"{subset}_synsets.txt").split())
 
 
 @cache
+def _clip_names() -> dict[str, str]:
+    for node in ast.parse(_inside("open_clip", "zero_shot_metadata.py")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES":
+            return dict(zip(wordnet_ids(), ast.literal_eval(node.value), strict=True))
+    raise BadDataset("The installed open_clip has no list IMAGENET_CLASSNAMES.", hint="Update open_clip_torch.")
+
+
 def imagenet_names(subset: str = "imagenet") -> tuple[str, ...]:
     """The names that CLIP's authors give to the classes of ``subset``, in label order."""
-    from open_clip import IMAGENET_CLASSNAMES
-
-    names = dict(zip(wordnet_ids(), IMAGENET_CLASSNAMES, strict=True))
-    return tuple(tidy(names[wnid]) for wnid in wordnet_ids(subset))
+    return tuple(tidy(_clip_names()[wnid]) for wnid in wordnet_ids(subset))
 
 
 def label_folders(row: Row, folder: Path) -> dict[str, int]:
