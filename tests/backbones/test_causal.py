@@ -9,6 +9,7 @@ from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 from oracles.text import text_features
 
+from poise.backbones import causal
 from poise.backbones.causal import SharedPrefix
 from poise.backbones.layout import _cuts, pack
 from poise.backbones.openclip import causal_tower, wrap
@@ -202,7 +203,8 @@ def test_buckets_save_tokens_only_where_it_pays():
     assert _cuts(lengths) == [(0, 900), (900, 1000)]
 
 
-def test_packing_is_remembered_for_a_label_set(model):
+def test_packing_is_remembered_for_a_label_set(model, monkeypatch):
+    monkeypatch.setattr(causal, "_KEPT", 4)
     shared = SharedPrefix(causal_tower(model))
     encoder = wrap(tiny_model(), SimpleTokenizer(), {}, name="t", device=CPU, dtype=torch.float64)
     sets = [tokenise(encoder, [f"label {i}"]) for i in range(6)]

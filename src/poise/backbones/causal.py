@@ -10,47 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from poise.backbones.block import Block, Map
 from poise.backbones.layout import Layout, Part, pack
+from poise.backbones.tiles import Tiles, make_tiles, mask_of, run_tiles
 from poise.errors import InvalidOption
 from poise.types import ClassTokens, Prompt
 
-Map = Callable[[Tensor], Tensor]
-_KEPT_LAYOUTS = 4
-
-
-@dataclass(frozen=True)
-class Block:
-    """One pre-norm transformer block: x + scale1(attention(norm1(x))), then x + scale2(mlp(norm2(x)))."""
-
-    heads: int
-    weight: Tensor  # [3E, E] of queries, keys, values
-    bias: Tensor | None  # [3E]
-    norm1: Map
-    out: Map
-    norm2: Map
-    mlp: Map
-    scale1: Map | None = None
-    scale2: Map | None = None
-
-    def project(self, x: Tensor, first: int, last: int) -> list[Tensor]:
-        """The projections first..last-1 of (queries, keys, values), each [b, heads, T, E / heads]."""
-        width = self.weight.shape[1]
-        rows = slice(first * width, last * width)
-        joint = F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
-        split = joint.unflatten(-1, (last - first, self.heads, width // self.heads))  # [b, T, n, H, hd]
-        return list(split.permute(2, 0, 3, 1, 4).unbind(0))
-
-    def close(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The rest of the block, given the heads' outputs ``mixed`` [B, H, T, hd] for the rows ``x`` [b, T, E]."""
-        attended = self.out(mixed.transpose(1, 2).flatten(2))
-        x = x + (attended if self.scale1 is None else self.scale1(attended))
-        changed = self.mlp(self.norm2(x))
-        return x + (changed if self.scale2 is None else self.scale2(changed))
+T = TypeVar("T")
+_Key = tuple[int, bool]
+_KEPT = 256  # label sets, or chunks of one, whose layout is remembered
 
 
 @dataclass(frozen=True)
@@ -66,9 +39,11 @@ class CausalTower:
 class SharedPrefix:
     """Text features of label sets under soft prompts, through one causal tower."""
 
-    def __init__(self, tower: CausalTower) -> None:
+    def __init__(self, tower: CausalTower, *, tiled: bool | None = None) -> None:
         self.tower = tower
-        self._layouts: dict[tuple[int, bool], tuple[ClassTokens, Layout]] = {}
+        self.tiled = tiled  # None: on CUDA
+        self._layouts: dict[_Key, tuple[ClassTokens, Layout]] = {}
+        self._tiles: dict[_Key, tuple[ClassTokens, Tiles]] = {}
 
     def __call__(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
         """Features [B, C, D], not normalised; differentiable in the prompt."""
@@ -76,6 +51,8 @@ class SharedPrefix:
         context = prompt.context.to(self.tower.positions.dtype).flatten(1, -2)  # [B, M or C * M, E]
         deep = self._deep(prompt, layout)
         prefix = self._place(layout.prefix, context)
+        if self._tileable(layout):
+            return self._run_tiled(classes, layout, prefix, deep)
         x = self._place(layout.remainder, context)
         *blocks, last = self.tower.blocks
         for depth, block in enumerate(blocks):
@@ -88,15 +65,41 @@ class SharedPrefix:
         features = self.tower.finish(ends.index_select(1, layout.restore))
         return features.expand(context.shape[0], -1, -1)
 
+    def _tileable(self, layout: Layout) -> bool:
+        """Tiles are for GPUs, keep no graph that batched gradients could use, and hold no tunable token."""
+        wanted = self.tower.positions.is_cuda if self.tiled is None else self.tiled
+        return wanted and not torch.is_grad_enabled() and layout.remainder.sources is None
+
+    def _run_tiled(self, classes: ClassTokens, layout: Layout, prefix: Tensor, deep: tuple[Tensor, ...]) -> Tensor:
+        tiles = self._tiles_of(classes)
+        mask = mask_of(tiles, len(prefix), self.tower.blocks[0].heads)
+        x = self.tower.table(tiles.ids)[None].to(prefix.dtype) + self.tower.positions[tiles.positions]
+        *blocks, last = self.tower.blocks
+        for depth, block in enumerate(blocks):
+            prefix = _swap(prefix, deep, depth, layout.prefix)
+            prefix, keys, values = _run_prefix(block, prefix)
+            x = run_tiles(block, tiles, x, keys, values, mask)
+        prefix = _swap(prefix, deep, len(blocks), layout.prefix)
+        keys, values = last.project(last.norm1(prefix), 1, 3)
+        return self.tower.finish(run_tiles(last, tiles, x, keys, values, mask, ends_only=True))
+
+    def _tiles_of(self, classes: ClassTokens) -> Tiles:
+        positions = self.tower.positions
+        return _kept(
+            self._tiles,
+            (id(classes), False),
+            classes,
+            lambda: make_tiles(classes, device=positions.device, dtype=positions.dtype),
+        )
+
     def _layout(self, classes: ClassTokens, *, class_specific: bool) -> Layout:
-        # Keyed by identity: the entry holds the label set, so its id can't be taken by another while it is here.
-        key = (id(classes), class_specific)
-        if key not in self._layouts:
-            while len(self._layouts) >= _KEPT_LAYOUTS:
-                self._layouts.pop(next(iter(self._layouts)))
-            device = self.tower.positions.device
-            self._layouts[key] = (classes, pack(classes, class_specific=class_specific, device=device))
-        return self._layouts[key][1]
+        device = self.tower.positions.device
+        return _kept(
+            self._layouts,
+            (id(classes), class_specific),
+            classes,
+            lambda: pack(classes, class_specific=class_specific, device=device),
+        )
 
     def _place(self, part: Part, context: Tensor) -> Tensor:
         """Input vectors [1 or B, T, E]: B is 1 as long as nothing depends on the prompt, so its work is shared."""
@@ -122,6 +125,15 @@ class SharedPrefix:
         return prompt.text_layers.to(self.tower.positions.dtype).unbind(1)
 
 
+def _kept(cache: dict[_Key, tuple[ClassTokens, T]], key: _Key, classes: ClassTokens, make: Callable[[], T]) -> T:
+    # Keyed by identity: the entry holds the label set, so its id can't be taken by another while it is here.
+    if key not in cache:
+        while len(cache) >= _KEPT:
+            cache.pop(next(iter(cache)))
+        cache[key] = (classes, make())
+    return cache[key][1]
+
+
 def _swap(prefix: Tensor, deep: tuple[Tensor, ...], depth: int, part: Part) -> Tensor:
     """The input of block ``depth``: deep prompts [B, M, E] take the context tokens' places from block 1 on."""
     if part.sources is None or not 0 < depth <= len(deep):
@@ -135,7 +147,7 @@ def _run_prefix(block: Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     count = torch.arange(x.shape[1], device=x.device)
     near = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     weights = near.masked_fill(count[None, :] > count[:, None], -torch.inf).softmax(-1)
-    return block.close(x, weights @ values), keys, values
+    return block.close(x, _joined(weights @ values)), keys, values
 
 
 def _run_classes(block: Block, layout: Layout, x: Tensor, prefix_keys: Tensor, prefix_values: Tensor) -> Tensor:
@@ -151,7 +163,7 @@ def _run_classes(block: Block, layout: Layout, x: Tensor, prefix_keys: Tensor, p
         )
         near = to_prefix[:, :, bucket.tokens].unflatten(2, shape)  # [B, H, c, S, P]
         mixed.append(_mix(own_queries, own_keys, own_values, near, bucket.hidden, prefix_values))
-    return block.close(x, torch.cat(mixed, 2))
+    return block.close(x, _joined(torch.cat(mixed, 2)))
 
 
 def _run_ends(block: Block, layout: Layout, x: Tensor, prefix_keys: Tensor, prefix_values: Tensor) -> Tensor:
@@ -169,7 +181,12 @@ def _run_ends(block: Block, layout: Layout, x: Tensor, prefix_keys: Tensor, pref
         own_queries = queries[:, :, bucket.classes].unsqueeze(3)  # [b, H, c, 1, hd]
         near = to_prefix[:, :, bucket.classes].unsqueeze(3)
         mixed.append(_mix(own_queries, own_keys, own_values, near, bucket.hidden_from_end, prefix_values))
-    return block.close(x.index_select(1, layout.ends), torch.cat(mixed, 2))
+    return block.close(x.index_select(1, layout.ends), _joined(torch.cat(mixed, 2)))
+
+
+def _joined(heads: Tensor) -> Tensor:
+    """[B, H, T, hd] -> [B, T, E]."""
+    return heads.transpose(1, 2).flatten(2)
 
 
 def _mix(

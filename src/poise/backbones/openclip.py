@@ -10,7 +10,8 @@ from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer, text_global_pool
 from torch import Tensor, nn
 
-from poise.backbones.causal import Block, CausalTower, Map, SharedPrefix
+from poise.backbones.block import Block, Map
+from poise.backbones.causal import CausalTower, SharedPrefix
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
 from poise.backbones.general import EveryPair
 from poise.errors import BadCheckpoint, InvalidOption
