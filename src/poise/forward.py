@@ -8,12 +8,14 @@ share their starting prompt share its text features and the graph behind them.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from poise.jacobian import TextJacobian, pays
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 _log = logging.getLogger(__name__)
@@ -22,17 +24,30 @@ T = TypeVar("T")
 # Tokens that the text tower sees in one pass. With a graph kept, CLIP's 12 layers hold about 0.2 MB a token in half
 # precision, so this bounds a pass to a few GiB.
 TOKENS_PER_PASS = 16_384
+_GRAPHLESS = 8  # times as many where no graph is kept: about 20 KB a token
 
 
 class ClassTexts:
     """The texts of one label set on one encoder: unit features [B, C, D] for any prompt, and pullbacks to it."""
 
-    def __init__(self, encoder: DualEncoder, classes: ClassTokens, start: Prompt, *, tokens_per_pass: int = 0) -> None:
+    def __init__(
+        self,
+        encoder: DualEncoder,
+        classes: ClassTokens,
+        start: Prompt,
+        *,
+        tokens_per_pass: int = 0,
+        expected: int = 0,
+    ) -> None:
+        """``expected``: gradients at the starting prompt that are to come; if many, its Jacobian is written out."""
         self.encoder = encoder
         self.classes = classes
         self.start = start.map(lambda tensor: tensor.detach())
         self._tokens = tokens_per_pass or TOKENS_PER_PASS
-        self._own_tokens = max(1, int(classes.lengths.max()) - classes.shared)  # of one class, beyond the shared prefix
+        # Tokens of one class beyond the shared prefix, on average: classes are packed by length.
+        self._own_tokens = max(1, math.ceil(classes.lengths.double().mean().item()) - classes.shared)
+        self._expected = expected
+        self._jacobian: TextJacobian | None = None
         self._pieces: dict[tuple[int, int], ClassTokens] = {}
         self._start_features: Tensor | None = None
         self._start_graph: tuple[Prompt, Tensor] | None = None
@@ -58,14 +73,15 @@ class ClassTexts:
         size = torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
         unit = cotangent / size
         if len(prompt) == 1 and prompt.context is self.start.context:
-            gradient = self._shrinking(lambda: self._shared_pullback(unit))
+            gradient = self._shrinking(lambda: self._start_pullback(unit))
         else:
             gradient = self._shrinking(lambda: self._own_pullback(prompt, unit))
         return gradient.map(lambda part: part * size.reshape(-1, *[1] * (part.ndim - 1)))
 
-    def _chunks(self, images: int) -> Iterator[tuple[int, int]]:
+    def _chunks(self, images: int, *, graph: bool = True) -> Iterator[tuple[int, int]]:
         count = len(self.classes)
-        step = max(1, self._tokens // (images * self._own_tokens))
+        tokens = self._tokens if graph else self._tokens * _GRAPHLESS
+        step = max(1, tokens // (images * self._own_tokens))
         return ((first, min(first + step, count)) for first in range(0, count, step))
 
     def _piece(self, first: int, last: int) -> ClassTokens:
@@ -79,8 +95,17 @@ class ClassTexts:
     def _features(self, prompt: Prompt) -> Tensor:
         return torch.cat([
             _wide(self.encoder.encode_classes(self._piece(first, last), _rows(prompt, first, last)))
-            for first, last in self._chunks(len(prompt))
+            for first, last in self._chunks(len(prompt), graph=False)
         ], dim=1)  # fmt: skip
+
+    def _start_pullback(self, cotangent: Tensor) -> Prompt:
+        if self._jacobian is None and self._expected:
+            if pays(self.classes, self.start, self.start_features(), self.encoder.dtype, self._expected):
+                self._jacobian = TextJacobian.of(self.encoder, self.classes, self.start, tokens_per_pass=self._tokens)
+            self._expected = 0  # decided, once
+        if self._jacobian is not None:
+            return Prompt(self._jacobian.pullback(cotangent))
+        return self._shared_pullback(cotangent)
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:
         """Batched vector-Jacobian products through the one graph at the starting prompt."""
@@ -132,7 +157,7 @@ class ClassTexts:
             try:
                 return compute()
             except torch.OutOfMemoryError:
-                if self._tokens <= self._own_tokens:
+                if self._tokens <= 1:
                     raise
                 self._tokens //= 2
                 self._start_graph = None

@@ -32,19 +32,25 @@ class Tuner:
         start: Prompt | None = None,
         *,
         tokens_per_pass: int = 0,
+        expected_images: int = 0,
     ) -> None:
+        """``expected_images``: about how many will come; many make it pay to prepare more (see `poise.jacobian`)."""
         names = [method.name for method in methods]
         if len(set(names)) < len(names):
             raise InvalidOption(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
         self.encoder = encoder
         self.classes = classes
         self.methods = tuple(methods)
-        self.texts = ClassTexts(
-            encoder, classes, start or start_prompt(encoder, classes), tokens_per_pass=tokens_per_pass
-        )
         self._slopes = {
             method.name: Slope(objective) for method in methods if (objective := method.objective()) is not None
         }
+        self.texts = ClassTexts(
+            encoder,
+            classes,
+            start or start_prompt(encoder, classes),
+            tokens_per_pass=tokens_per_pass,
+            expected=expected_images * sum(map(self._is_tunable, methods)),
+        )
 
     @torch.no_grad()
     def predict(self, image_features: Tensor) -> dict[str, Adapted]:
