@@ -68,7 +68,7 @@ def _look_up(pictures: Tensor, operations: np.ndarray, levels: np.ndarray, signs
     tables = _tables(pictures, operations, levels)  # [N, 3, 256] uint8
     number = len(pictures)
     offsets = torch.arange(number * 3, device=pictures.device, dtype=torch.int32).mul_(256).view(number, 3, 1, 1)
-    return tables.view(-1).index_select(0, (pictures + offsets).view(-1)).view_as(pictures)
+    return tables.view(-1).index_select(0, (pictures + offsets).reshape(-1)).view_as(pictures)
 
 
 def _tables(pictures: Tensor, operations: np.ndarray, levels: np.ndarray) -> Tensor:
@@ -99,7 +99,7 @@ def _autocontrast_tables(pictures: Tensor, values: Tensor) -> Tensor:
     """Darkest to 0, brightest to 255, straight line between, cut to whole levels; constant channels stay."""
     flat = pictures.flatten(2)
     low, high = flat.amin(-1, keepdim=True).double(), flat.amax(-1, keepdim=True).double()  # [N, 3, 1]
-    scale = 255.0 / (high - low).clamp_min(1)
+    scale = torch.full_like(low, 255).div_((high - low).clamp_min(1))  # 255 / x would be 255 * (1 / x), one bit off
     stretched = (values * scale - low * scale).trunc().clamp(0, 255).long()
     return torch.where(high > low, stretched, values)
 
@@ -118,4 +118,4 @@ def _equalize_tables(pictures: Tensor, values: Tensor) -> Tensor:
 def _histograms(pictures: Tensor) -> Tensor:
     number = len(pictures)
     offsets = torch.arange(number * 3, device=pictures.device, dtype=torch.int32).mul_(256).view(number, 3, 1, 1)
-    return torch.bincount((pictures + offsets).view(-1), minlength=number * 3 * 256).view(number, 3, 256)
+    return torch.bincount((pictures + offsets).reshape(-1), minlength=number * 3 * 256).view(number, 3, 256)

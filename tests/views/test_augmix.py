@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracles import views as oracle
+from PIL import Image
+from safetensors.numpy import load_file
+
+from poise.types import ImageSpec
+from poise.views import make_views, plan_views
+from poise.views.augmix import apply_operation, augmix_pixels, augmix_view
+from poise.views.augmix_batched import _look_up, _warp, augmix
+from poise.views.crops import crop_view
+from poise.views.magnitudes import LOOKUPS, OPERATIONS
+from poise.views.pixels import normalise, to_tensor
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "augmix.npz"
+VECTORS = Path(__file__).parents[3] / "shared" / "vectors"
+SPEC = ImageSpec(32, (0.48, 0.46, 0.41), (0.27, 0.26, 0.28))
+
+
+def _golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as stored:
+        return dict(stored)
+
+
+def _check_case(name: str, picture: np.ndarray, want: np.ndarray) -> None:
+    """The published code decides a shift's direction from another random stream than the recorded draw, so a shift
+    must equal its picture in one of the two directions; all else must equal it under the recorded draw."""
+    operation, level, draw = name.split("/")
+    strength = float(level.removeprefix("level"))
+    sign = -1.0 if float(draw.removeprefix("draw")) > 0.5 else 1.0
+    signs = (1.0, -1.0) if operation.startswith("translate") else (sign,)
+    made = [np.asarray(apply_operation(Image.fromarray(picture), operation, strength, s)) for s in signs]
+    assert any(np.array_equal(one, want) for one in made)
+
+
+@pytest.mark.parametrize("name", sorted(set(_golden()) - {"input"}))
+def test_an_operation_equals_the_published_picture(name: str) -> None:
+    golden = _golden()
+    _check_case(name, golden["input"], golden[name])
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not VECTORS.exists(), reason="the full set of golden pictures is not beside the repository")
+def test_every_published_picture_is_equalled() -> None:
+    pictures = load_file(VECTORS / "augmix.safetensors")
+    cases = json.loads((VECTORS / "augmix.json").read_text())["cases"]
+    assert len(cases) == 90
+    for case in cases:
+        _check_case(case["name"], pictures["input"], pictures[case["name"]])
+
+
+def _picture(side: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(30, 220, (5, 5, 3), dtype=np.uint8)).resize((side, side), 3)
+    return np.asarray(coarse)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_pil_oracle_and_batched_operation_agree(name: str, level: float, sign: float) -> None:
+    picture = _picture(48)
+    side = len(picture)
+    want = {
+        "autocontrast": lambda: np.stack([oracle.autocontrast(picture[..., c]) for c in range(3)], -1),
+        "equalize": lambda: np.stack([oracle.equalize(picture[..., c]) for c in range(3)], -1),
+        "posterize": lambda: picture & 0xF0,
+        "solarize": lambda: np.where(picture < 256 - int(level * 25.6), picture, 255 - picture),
+        "rotate": lambda: oracle.warp(picture, oracle.rotation(sign * int(level * 3), side)),
+        "shear_x": lambda: oracle.warp(picture, (1, sign * level * 0.3 / 10, 0, 0, 1, 0)),
+        "shear_y": lambda: oracle.warp(picture, (1, 0, 0, sign * level * 0.3 / 10, 1, 0)),
+        "translate_x": lambda: oracle.warp(picture, (1, 0, sign * int(level * side / 30), 0, 1, 0)),
+        "translate_y": lambda: oracle.warp(picture, (1, 0, 0, 0, 1, sign * int(level * side / 30))),
+    }[name]()
+    made = np.asarray(apply_operation(Image.fromarray(picture), name, level, sign))
+    np.testing.assert_array_equal(made, want)
+    change = _look_up if name in LOOKUPS else _warp
+    place = np.array([OPERATIONS.index(name)])
+    tensor = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None]
+    batched = change(tensor, place, np.array([level]), np.array([sign]))[0].permute(1, 2, 0).numpy()
+    difference = np.abs(batched.astype(int) - want)
+    assert difference.max() <= (0 if name in LOOKUPS or name.startswith("translate") else 1)
+    assert (difference > 0).mean() < 0.01
+
+
+@pytest.mark.parametrize("value", [0, 7, 255])
+def test_constant_pictures_pass_through_the_lookups(value: int) -> None:
+    picture = torch.full((1, 3, 8, 8), value, dtype=torch.uint8)
+    for name in ("autocontrast", "equalize"):
+        places = np.array([OPERATIONS.index(name)])
+        assert torch.equal(_look_up(picture, places, np.array([0.5]), np.array([1.0])), picture)
+
+
+def test_mixing_before_and_after_normalisation_is_the_same() -> None:
+    image = Image.fromarray(_picture(60))
+    plan = plan_views(image.size, views=5, key="a", augmix=True)
+    assert plan.augmix is not None
+    for row in range(4):
+        crop = crop_view(image, plan, row, SPEC.size)
+        view = augmix_view(crop, SPEC, plan.augmix, row)
+        torch.testing.assert_close(normalise(augmix_pixels(crop, plan.augmix, row), SPEC), view, atol=2e-6, rtol=0)
+
+
+def test_batched_augmix_equals_pil_on_the_same_crops() -> None:
+    image = Image.fromarray(_picture(60))
+    plan = plan_views(image.size, views=33, key="a", augmix=True)
+    assert plan.augmix is not None
+    crops = torch.stack([to_tensor(crop_view(image, plan, row, 32)) for row in range(32)])
+    batched = augmix(crops, [plan.augmix])
+    for row in range(32):
+        want = augmix_pixels(crop_view(image, plan, row, 32), plan.augmix, row)
+        assert (batched[row] - want).abs().mean() < 0.2
+    assert (normalise(batched, SPEC) - make_views(image, SPEC, plan)[1:]).abs().mean() < 1e-3
+
+
+def test_one_view_alone_equals_that_view_in_a_batch() -> None:
+    image = Image.fromarray(_picture(60))
+    many, few = (plan_views(image.size, views=v, key="a", augmix=True) for v in (6, 2))
+    assert many.augmix is not None
+    assert few.augmix is not None
+    crops = torch.stack([to_tensor(crop_view(image, many, row, 32)) for row in range(5)])
+    assert torch.equal(augmix(crops, [many.augmix])[:1], augmix(crops[:1], [few.augmix]))
