@@ -1,0 +1,168 @@
+"""CoOp: a context fitted to a few labelled images per class (Zhou et al., 2022).
+
+The image tower is frozen, so every crop is encoded once, before the first step; an epoch reads one crop of each image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from poise.errors import InvalidOption
+from poise.forward import ClassTexts
+from poise.prompts import start_prompt, tokenise
+from poise.prompts.store import Facts, StoredPrompt, hash_labels
+from poise.types import ClassTokens, DualEncoder, Prompt
+
+POSITIONS = {"end": "before", "middle": "around", "front": "after"}  # of the class name -> where the context stands
+Report = Callable[[int, float], None]  # epoch or step, mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShot:
+    """The published training recipe: SGD, one epoch at a small constant rate, then a cosine."""
+
+    epochs: int = 50
+    batch_size: int = 32
+    lr: float = 2e-3
+    warmup_epochs: int = 1
+    warmup_lr: float = 1e-5
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    seed: int = 1
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch. The cosine is as long as all epochs and begins after the warm-up.
+
+        >>> [round(FewShot(epochs=4).rate(epoch), 6) for epoch in range(4)]
+        [1e-05, 0.002, 0.001707, 0.001]
+        """
+        if epoch < self.warmup_epochs:
+            return self.warmup_lr
+        return self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs)) / 2
+
+    def batches(self, count: int, epoch: int) -> list[Tensor]:
+        """The rows of each batch, in an order of its own for each epoch; the last, smaller batch is dropped."""
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
+        whole = [rows for rows in order.split(self.batch_size) if len(rows) == self.batch_size]
+        return whole or [order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What the context looks like before it is fitted."""
+
+    tokens: int = 16
+    position: str = "end"  # of the class name in the sentence: end, middle, front
+    class_specific: bool = False
+    words: str = ""  # begin at these words' vectors ("a photo of a", or "a photo of a {} at night"); "" = at random
+    sd: float = 0.02  # of the random beginning
+
+
+def placeholder_template(tokens: int, position: str = "end") -> str:
+    """A sentence whose context is ``tokens`` placeholders; only their places matter.
+
+    >>> placeholder_template(5, "middle")
+    'X X {} X X X.'
+    """
+    if tokens < 1:
+        raise InvalidOption(f"tokens is {tokens}.", hint="A context has 1 token or more.")
+    context_option(position, tokens)
+    before = {"end": tokens, "middle": tokens // 2, "front": 0}[position]
+    return " ".join(["X"] * before + ["{}"] + ["X"] * (tokens - before)) + "."
+
+
+def context_option(position: str, tokens: int) -> str:
+    """`tokenise`'s option for a position of the class name."""
+    if position not in POSITIONS:
+        raise InvalidOption(f"position={position!r} is not accepted.", hint=f"Accepted: {', '.join(POSITIONS)}.")
+    alone = position == "middle" and tokens == 1  # half of one token is none, so it stands behind the name
+    return "after" if alone else POSITIONS[position]
+
+
+def begin(encoder: DualEncoder, labels: Sequence[str], shape: Shape, seed: int) -> tuple[ClassTokens, Tensor, Facts]:
+    """The labels' tokens, the first context [M, E] or [C, M, E] in float32 or wider, and the facts to store."""
+    template = shape.words or placeholder_template(shape.tokens, shape.position)
+    if shape.words and "{" not in template:
+        template = f"{template.strip()} {{}}."
+    option = "auto" if shape.words else context_option(shape.position, shape.tokens)
+    classes = tokenise(encoder, labels, template, context=option)
+    context = start_prompt(encoder, classes).context[0]
+    context = context.to(torch.promote_types(context.dtype, torch.float32))
+    if shape.class_specific:
+        context = context.repeat(len(classes), 1, 1)
+    if not shape.words:
+        generator = torch.Generator().manual_seed(seed)
+        context = torch.randn(context.shape, generator=generator, dtype=torch.float64).to(context) * shape.sd
+    facts = Facts(kind="coop", model=encoder.name, template=template, context=option)
+    return classes, context, replace(facts, labels_hash=hash_labels(labels) if shape.class_specific else "")
+
+
+def fit(
+    encoder: DualEncoder,
+    labels: Sequence[str],
+    features: Tensor,
+    targets: Tensor,
+    *,
+    shape: Shape | None = None,
+    recipe: FewShot | None = None,
+    report: Report = lambda epoch, loss: None,
+) -> StoredPrompt:
+    """Fit a context to labelled images.
+
+    Args:
+        encoder: whose text tower reads the context.
+        labels: the class names.
+        features: unit features [N, K, D] of K crops of each image; epoch e reads crop e modulo K.
+        targets: the images' classes [N].
+        shape: length, place and beginning of the context.
+        recipe: how it is trained.
+        report: called after each epoch with its mean loss.
+    """
+    shape, recipe = shape or Shape(), recipe or FewShot()
+    check_shots(features, targets, len(labels))
+    features, targets = features.to(encoder.device), targets.to(encoder.device)
+    classes, context, facts = begin(encoder, labels, shape, recipe.seed)
+    texts = ClassTexts(encoder, classes, Prompt(context[None]))
+    parameter = context.clone().requires_grad_()
+    optimiser = torch.optim.SGD([parameter], recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    for epoch in range(recipe.epochs):
+        optimiser.param_groups[0]["lr"] = recipe.rate(epoch)
+        losses = []
+        for rows in recipe.batches(len(features), epoch):
+            seen = features[rows, epoch % features.shape[1]]  # [n, D]
+            loss, parameter.grad = loss_and_gradient(texts, parameter.detach(), seen, targets[rows])
+            optimiser.step()
+            losses.append(float(loss))
+        report(epoch, math.fsum(losses) / len(losses))
+    return StoredPrompt({"context": parameter.detach()}, facts)
+
+
+def loss_and_gradient(texts: ClassTexts, context: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of images [n, D] with classes [n] under one context, and its gradient there.
+
+    The text tower's graph is made per chunk of classes and dropped, so memory doesn't grow with their number.
+    """
+    prompt = Prompt(context[None])
+    leaf = texts.features(prompt).requires_grad_()  # [1, C, D]
+    loss = torch.nn.functional.cross_entropy(texts.encoder.logits(features[None], leaf)[0], targets)
+    (cotangent,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), texts.pullback(prompt, cotangent).context[0].to(context.dtype)
+
+
+def check_shots(features: Tensor, targets: Tensor, classes: int) -> None:
+    """Refuse features and classes that do not belong together."""
+    if features.ndim != 3 or targets.shape != features.shape[:1] or not len(targets):
+        raise InvalidOption(
+            f"Features of shape {list(features.shape)} came with classes of shape {list(targets.shape)}.",
+            hint="Give features [images, crops, width] and one class for each image.",
+        )
+    if int(targets.min()) < 0 or int(targets.max()) >= classes:
+        raise InvalidOption(
+            f"The images' classes go from {int(targets.min())} to {int(targets.max())}.",
+            hint=f"There are {classes} labels: give 0..{classes - 1}.",
+        )

@@ -1,0 +1,125 @@
+"""A prompt comes back from disk as it was, and never into something it is not for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from poise.backbones import load as load_model
+from poise.errors import BadCheckpoint
+from poise.inits.published import read_coop, read_maple
+from poise.prompts.store import Facts, StoredPrompt, hash_labels, load, save
+from poise.types import DualEncoder
+
+LABELS = ("cat", "dog", "great white shark")
+
+
+@pytest.fixture(scope="module")
+def encoder() -> DualEncoder:
+    return load_model("tiny", device="cpu", dtype="float64")
+
+
+def example(width: int = 64, tokens: int = 4, **facts: object) -> StoredPrompt:
+    context = torch.randn(tokens, width, generator=torch.Generator().manual_seed(0))
+    return StoredPrompt(
+        {"context": context}, dataclasses.replace(Facts(kind="coop", model="tiny", template="X X X X {}."), **facts)
+    )
+
+
+def test_a_prompt_comes_back_as_it_was(tmp_path, encoder) -> None:
+    save(tmp_path / "deep" / "p.safetensors", example())
+    back = load(tmp_path / "deep" / "p.safetensors")
+    assert back.facts == example().facts
+    assert torch.equal(back.tensors["context"], example().tensors["context"])
+    assert back.classes(encoder, LABELS).slots.tolist() == [[1, 2, 3, 4]] * 3
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "both"),
+    [
+        (example(width=48), ("48", "64")),
+        (example(tokens=5), ("5", "4")),
+        (example(model="pocket"), ("pocket", "tiny")),
+        (example(labels_hash=hash_labels(["dog", "cat"])), (hash_labels(["dog", "cat"]), hash_labels(LABELS))),
+        (StoredPrompt({"context": torch.zeros(2, 4, 64)}, example().facts), ("2", "3")),
+    ],
+    ids=["width", "length", "model", "labels", "classes"],
+)
+def test_what_does_not_fit_is_refused_with_both_values(encoder, stored, both) -> None:
+    with pytest.raises(BadCheckpoint) as refusal:
+        stored.classes(encoder, LABELS)
+    for value in both:
+        assert value in str(refusal.value)
+
+
+def test_other_files_are_refused(tmp_path) -> None:
+    with pytest.raises(BadCheckpoint, match="no prompt file"):
+        load(tmp_path / "absent.safetensors")
+    (tmp_path / "text.safetensors").write_text("hello")
+    with pytest.raises(BadCheckpoint, match="not a readable"):
+        load(tmp_path / "text.safetensors")
+    save_file({"weights": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(BadCheckpoint, match="weights"):
+        load(tmp_path / "model.safetensors")
+    save(tmp_path / "nan.safetensors", StoredPrompt({"context": torch.full((4, 64), torch.nan)}, example().facts))
+    with pytest.raises(BadCheckpoint, match="not finite"):
+        load(tmp_path / "nan.safetensors")
+
+
+def test_a_published_coop_checkpoint(tmp_path, encoder) -> None:
+    path = tmp_path / "model.pth.tar-50"
+    content = {"ctx": torch.randn(4, 64), "token_prefix": torch.zeros(3, 1, 64), "token_suffix": torch.zeros(3, 72, 64)}
+    torch.save({"state_dict": content, "epoch": 50}, path)
+    for position, slots in {"end": [1, 2, 3, 4], "middle": [1, 2, 4, 5], "front": [2, 3, 4, 5]}.items():
+        stored = read_coop(path, "tiny", position=position)
+        assert stored.classes(encoder, LABELS).slots[0].tolist() == slots
+        assert torch.equal(stored.tensors["context"], content["ctx"])
+    with pytest.raises(BadCheckpoint, match=r"proj\.weight"):
+        read_maple(path, "tiny")
+
+
+def test_class_specific_contexts_need_their_labels(tmp_path, encoder) -> None:
+    path = tmp_path / "csc.pth.tar"
+    torch.save({"state_dict": {"ctx": torch.randn(3, 4, 64)}}, path)
+    with pytest.raises(BadCheckpoint, match="class-specific"):
+        read_coop(path, "tiny")
+    stored = read_coop(path, "tiny", labels_hash=hash_labels(LABELS))
+    assert len(stored.classes(encoder, LABELS)) == 3
+    with pytest.raises(BadCheckpoint):
+        stored.classes(encoder, LABELS[::-1])
+
+
+def test_a_published_maple_checkpoint(tmp_path) -> None:
+    path = tmp_path / "maple.pth.tar"
+    state = {"prompt_learner.ctx": torch.randn(2, 64), "prompt_learner.proj.weight": torch.randn(48, 64)}
+    state |= {"prompt_learner.proj.bias": torch.randn(48)}
+    for layer in range(2):
+        state[f"prompt_learner.compound_prompts_text.{layer}"] = torch.randn(2, 64)
+        state[f"prompt_learner.compound_prompt_projections.{layer}.weight"] = torch.randn(48, 64)
+        state[f"prompt_learner.compound_prompt_projections.{layer}.bias"] = torch.randn(48)
+    torch.save({"state_dict": state}, path)
+    stored = read_maple(path, "tiny")
+    assert {name: list(tensor.shape) for name, tensor in stored.tensors.items()} == {
+        "context": [2, 64], "deep": [2, 2, 64], "weight": [3, 48, 64], "bias": [3, 48],
+    }  # fmt: skip
+    assert torch.equal(stored.tensors["weight"][2], state["prompt_learner.compound_prompt_projections.1.weight"])
+    del state["prompt_learner.compound_prompt_projections.1.bias"]
+    torch.save({"state_dict": state}, path)
+    with pytest.raises(BadCheckpoint, match="belong together"):
+        read_maple(path, "tiny")
+
+
+class Evil:
+    def __reduce__(self) -> object:
+        return (print, ("ran",))
+
+
+def test_a_checkpoint_that_holds_code_is_not_run(tmp_path, capsys) -> None:
+    torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}, "config": Evil()}, tmp_path / "evil.pth.tar")
+    with pytest.raises(BadCheckpoint, match="plain weights"):
+        read_coop(tmp_path / "evil.pth.tar", "tiny")
+    assert "ran" not in capsys.readouterr().out
