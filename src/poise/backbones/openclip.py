@@ -14,6 +14,7 @@ from poise.backbones.block import Block, Map
 from poise.backbones.causal import CausalTower, SharedPrefix
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
 from poise.backbones.general import EveryPair
+from poise.backbones.vision import ClassTokenTower
 from poise.errors import BadCheckpoint, InvalidOption
 from poise.types import ImageSpec
 
@@ -36,7 +37,8 @@ def wrap(
     if not torch.isfinite(torch.tensor([scale, bias])).all():
         raise BadCheckpoint(f"{name} has a logit scale of {scale} and a bias of {bias}.", hint="Both must be finite.")
     freeze(model, device, dtype)
-    image = ImageSide(_spec(model.visual, preprocess), model.visual, _prompted(model.visual))
+    forward = class_token_tower(model.visual) or model.visual
+    image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
     return Encoder(name, image, _text_side(model, tokenizer), scale=scale, bias=bias)
 
 
@@ -81,7 +83,38 @@ def _text_side(model: Any, tokenizer: object) -> TextSide:
 
 def causal_tower(tower: Any) -> CausalTower:
     """The parts of open_clip's causal text transformer."""
-    blocks = tuple(
+    blocks = _blocks(tower)
+    return CausalTower(
+        blocks, tower.token_embedding, tower.positional_embedding, lambda x: _finish(tower, tower.ln_final(x))
+    )
+
+
+def class_token_tower(visual: nn.Module) -> ClassTokenTower | None:
+    """The parts of open_clip's ViT where it is a plain one with a class token; None otherwise."""
+    if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None or visual.pool_type != "tok":
+        return None
+    plain_blocks = all(type(block) is ResidualAttentionBlock for block in visual.transformer.resblocks)
+    if not plain_blocks or visual.output_tokens or not isinstance(visual.patch_dropout, nn.Identity):
+        return None
+
+    def finish(token: Tensor) -> Tensor:
+        normed = visual.ln_post(token)
+        return normed if visual.proj is None else normed @ visual.proj
+
+    return ClassTokenTower(
+        patches=visual.conv1.weight.flatten(1),
+        patch_bias=visual.conv1.bias,
+        side=visual.patch_size[0],
+        token=visual.class_embedding,
+        positions=visual.positional_embedding,
+        before=visual.ln_pre,
+        blocks=_blocks(visual),
+        finish=finish,
+    )
+
+
+def _blocks(tower: Any) -> tuple[Block, ...]:
+    return tuple(
         Block(
             heads=block.attn.num_heads,
             weight=block.attn.in_proj_weight,
@@ -94,9 +127,6 @@ def causal_tower(tower: Any) -> CausalTower:
             scale2=_scale(block.ls_2),
         )
         for block in tower.transformer.resblocks
-    )
-    return CausalTower(
-        blocks, tower.token_embedding, tower.positional_embedding, lambda x: _finish(tower, tower.ln_final(x))
     )
 
 
