@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SOME_FAILED, NOTHING_DONE, WRITE_FAILED = 3, 4, 5
 
+Runs = Annotated[Path, typer.Argument(help="A run's folder, or a folder of runs.")]
+
 app = typer.Typer(no_args_is_help=True, help="Benchmark methods on datasets; resume, tabulate and draw the results.")
 
 
@@ -62,8 +64,67 @@ def run_command(
     raise typer.Exit(worst)
 
 
+@app.command("table")
+def table_command(
+    runs: Runs,
+    like: Annotated[str | None, typer.Option(help="A table of the paper: table1 ... table5.")] = None,
+    output: Annotated[str, typer.Option("--format", help="terminal, md, latex or csv.")] = "terminal",
+    metrics: Annotated[str, typer.Option(help="With commas.")] = "accuracy,ece",
+    intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap intervals.")] = False,
+) -> None:
+    """Print results, mean over seeds, beside the published ones where there are any."""
+    from poise.report.tables import table_text
+
+    wanted = [name.strip() for name in metrics.split(",") if name.strip()]
+    colour = output == "terminal" and sys.stdout.isatty()
+    text = table_text(runs, like=like, format=output, metrics=wanted, intervals=intervals, colour=colour)
+    typer.echo(text, nl=not text.endswith("\n"))
+
+
+@app.command("figures")
+def figures_command(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="Folder for the PNG and SVG files.")] = Path("figures"),
+    kinds: Annotated[str | None, typer.Option(help="With commas.", show_default="all")] = None,
+) -> None:
+    """Draw the paper's figures from the records."""
+    from poise.report.figures import write_figures
+
+    wanted = [name.strip() for name in kinds.split(",") if name.strip()] if kinds else None
+    drawn = write_figures(runs, out, kinds=wanted)
+    for note in drawn.notes:
+        typer.echo(f"poise: {note}", err=True)
+    for file in drawn.files:
+        typer.echo(str(file))
+
+
+@app.command("page")
+def page_command(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("benchmark.html"),
+    title: Annotated[str, typer.Option(help="The page's heading.")] = "Calibration benchmark",
+) -> None:
+    """Write one self-contained HTML page with all tables and figures."""
+    from poise.report.page import write_page
+
+    typer.echo(str(write_page(runs, out, title=title)))
+
+
+@app.command("export")
+def export_command(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("export"),
+    names: Annotated[bool, typer.Option(help="Class names instead of label numbers in the CSV.")] = False,
+) -> None:
+    """Write CSV (true_label, pred_label, confidence) and the JSON that CLIP_benchmark's build reads."""
+    from poise.report.exports import export
+
+    for file in export(runs, out, names=names):
+        typer.echo(str(file))
+
+
 @app.command("resume-info")
-def resume_info(runs: Annotated[Path, typer.Argument(help="A run's folder, or a folder of runs.")]) -> None:
+def resume_info(runs: Runs) -> None:
     """Say of each run what is done, what is open, and how to go on."""
     from poise.evaluate.status import status
     from poise.evaluate.store import run_folders

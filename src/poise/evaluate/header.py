@@ -38,7 +38,7 @@ def header(
         "config": config.hashed(),
         "config_hash": config.digest(),
         "methods": {method.name: dataclasses.asdict(method) for method in methods},
-        "datasets": {name: describe(images, chosen[name]) for name, images in sets.items()},
+        "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),
         "device": device_name(config.device),

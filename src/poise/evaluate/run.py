@@ -28,11 +28,11 @@ _ROW_BYTES = 160  # of a row without its probabilities, measured generously
 
 @dataclass
 class Summary:
-    """What a run did, counted over all of its images, those of earlier attempts included."""
+    """What a run did. Images and errors are counted over the whole run, earlier attempts included."""
 
     run: str
     folder: Path
-    images: int = 0
+    images: int = 0  # times seeds
     units: int = 0
     computed: int = 0  # units of this attempt
     damaged: tuple[str, ...] = ()  # units whose file was not as written; computed again
@@ -59,6 +59,7 @@ def run(
         command: what the user typed, noted in the ledger for ``resume-info``.
     """
     check_available(config)
+    make_engine = engines.get(settings.engine)
     with RunFolder(settings.out, config.run_id) as folder:
         stored = folder.header()
         resolved = resolve(adopt(config, stored["config"]) if stored else config)
@@ -67,91 +68,84 @@ def run(
         folder.settle(header(resolved, make_methods(resolved), sets, chosen), allow_changes=allow_changes)
         units = [
             unit
-            for name in sets
-            for unit in plan(name, slug(sets[name].name), chosen[name], resolved.seeds, resolved.chunk)
+            for name, images in sets.items()
+            for unit in plan(name, slug(images.name), chosen[name], resolved.seeds, resolved.chunk)
         ]
-        summary = Summary(run=config.run_id, folder=folder.path, units=len(units))
-        _finish(folder, Job(resolved, settings.data, settings.workers), settings, sets, units, summary, check, command)
-        return summary
+        attempt = _Attempt(folder, sets, units, len(resolved.methods))
+        job = Job(resolved, settings.data, settings.workers)
+        attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
+        return attempt.summary()
 
 
-def _finish(
-    folder: RunFolder,
-    job: Job,
-    settings: Settings,
-    sets: Mapping[str, ImageSet],
-    units: Sequence[Unit],
-    summary: Summary,
-    check: Callable[[], None],
-    command: Sequence[str],
-) -> None:
-    """Do the open units, then the text features; nothing is loaded where nothing is open."""
-    state = folder.state(units)
-    summary.damaged = state.damaged
-    todo = [unit for unit in units if unit.id not in state.finished]
-    lacking = [name for name in sets if not _features_path(folder, sets[name]).is_file()]
-    if todo or lacking:
-        folder.check_space(sum(_bytes(unit, sets, len(job.config.methods)) for unit in todo))
-        folder.ledger.append({"event": "start", "command": list(command), "open": len(todo), "damaged": state.damaged})
-        engine = engines.get(settings.engine)(job, sets, settings.address)
-        _do(engine, folder, todo, units, sets, summary, check)
-        for name in lacking:
+class _Attempt:
+    """One go at the open part of a run."""
+
+    def __init__(self, folder: RunFolder, sets: Mapping[str, ImageSet], units: Sequence[Unit], methods: int) -> None:
+        self.folder, self.sets, self.units = folder, sets, units
+        state = folder.state(units)
+        self.damaged = state.damaged
+        self.todo = [unit for unit in units if unit.id not in state.finished]
+        self.featureless = [name for name in sets if not self._features_file(name).is_file()]
+        self.warnings: list[str] = []
+        self._seen: Counter[str] = Counter()
+        self._hits: Counter[str] = Counter()
+        folder.check_space(sum(_bytes(unit, sets, methods) for unit in self.todo))
+
+    def finish(self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str]) -> None:
+        """Do the open units, then the text features. No model is loaded where nothing is open."""
+        if not self.todo and not self.featureless:
+            return
+        start = {"event": "start", "command": list(command), "open": len(self.todo), "damaged": list(self.damaged)}
+        self.folder.ledger.append(start)
+        engine = make_engine()
+        total, to_do = (sum(len(unit.items) for unit in some) for some in (self.units, self.todo))
+        with progress_bar(self.folder.run_id, total, total - to_do) as progress:
+            for done in engine.run(self.todo, Watch(progress=progress, check=check)):
+                self._commit(done)
+        for name in self.featureless:
             check()
-            _write_features(engine, folder, sets[name], units, name)
-    _count(folder, units, summary)
+            self._write_features(engine, name)
 
+    def summary(self) -> Summary:
+        """The run as it is now."""
+        lines = [self.folder.ledger.finished()[unit.id] for unit in self.units]
+        return Summary(
+            run=self.folder.run_id,
+            folder=self.folder.path,
+            images=sum(int(line["images"]) for line in lines),
+            units=len(self.units),
+            computed=len(self.todo),
+            damaged=self.damaged,
+            errors=sum(int(line["errors"]) for line in lines),
+            fallbacks=sum(int(line["fallbacks"]) for line in lines),
+            warnings=self.warnings,
+        )
 
-def _do(
-    engine: Engine,
-    folder: RunFolder,
-    todo: Sequence[Unit],
-    units: Sequence[Unit],
-    sets: Mapping[str, ImageSet],
-    summary: Summary,
-    check: Callable[[], None],
-) -> None:
-    """Have the units done and make each one final as it comes."""
-    total, open_images = (sum(len(unit.items) for unit in some) for some in (units, todo))
-    seen: Counter[str] = Counter()
-    hits: Counter[str] = Counter()
-    with progress_bar(summary.run, total, total - open_images) as progress:
-        for done in engine.run(todo, Watch(progress=progress, check=check)):
-            facts = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}
-            folder.commit(done.unit, done.content, **facts, seconds=round(done.seconds, 3))
-            summary.computed += 1
-            summary.warnings += _doubts(done, sets, seen, hits)
+    def _commit(self, done: Finished) -> None:
+        facts = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}
+        self.folder.commit(done.unit, done.content, **facts, seconds=round(done.seconds, 3))
+        self._doubt(done)
 
+    def _doubt(self, done: Finished) -> None:
+        """Warn, once, when so many of a dataset's first images are wrong that its labels may be out of order."""
+        name = done.unit.dataset
+        before = self._seen[name]
+        self._seen[name] += done.images - done.errors
+        self._hits[name] += done.start_hits
+        if before < _FIRST <= self._seen[name]:
+            doubt = plausibility(self.sets[name], self._hits[name] / self._seen[name], self._seen[name])
+            if doubt:
+                log.warning("%s", doubt)
+                self.warnings.append(doubt)
 
-def _doubts(done: Finished, sets: Mapping[str, ImageSet], seen: Counter[str], hits: Counter[str]) -> list[str]:
-    """A warning, once, when so many of a dataset's first images are wrong that its labels may be out of order."""
-    name = done.unit.dataset
-    before = seen[name]
-    seen[name] += done.images - done.errors
-    hits[name] += done.start_hits
-    if not before < _FIRST <= seen[name]:
-        return []
-    doubt = plausibility(sets[name], hits[name] / seen[name], seen[name])
-    if doubt:
-        log.warning("%s", doubt)
-    return [doubt] if doubt else []
+    def _write_features(self, engine: Engine, name: str) -> None:
+        own = [unit for unit in self.units if unit.dataset == name]
+        positions = [position for unit in own if unit.seed == own[0].seed for position in unit.items]
+        arrays = engine.text_features(name, features.sample_positions(positions), own[0].seed)
+        write_whole(self._features_file(name), features.pack(arrays))
 
-
-def _count(folder: RunFolder, units: Sequence[Unit], summary: Summary) -> None:
-    lines = folder.ledger.finished()
-    summary.images = sum(int(lines[unit.id]["images"]) for unit in units)
-    summary.errors = sum(int(lines[unit.id]["errors"]) for unit in units)
-    summary.fallbacks = sum(int(lines[unit.id]["fallbacks"]) for unit in units)
-
-
-def _write_features(engine: Engine, folder: RunFolder, images: ImageSet, units: Sequence[Unit], name: str) -> None:
-    own = [unit for unit in units if unit.dataset == name]
-    positions = [position for unit in own if unit.seed == own[0].seed for position in unit.items]
-    arrays = engine.text_features(name, features.sample_positions(positions), own[0].seed)
-    write_whole(_features_path(folder, images), features.pack(arrays))
-
-
-def _features_path(folder: RunFolder, images: ImageSet) -> Path:
-    return folder.path / "features" / f"{slug(images.name)}.npz"
+    def _features_file(self, name: str) -> Path:
+        return self.folder.path / "features" / f"{slug(self.sets[name].name)}.npz"
 
 
 def _open_sets(config: RunConfig, root: str) -> dict[str, ImageSet]:

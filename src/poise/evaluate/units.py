@@ -32,7 +32,7 @@ class Unit:
 def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
     """Positions of at most ``limit`` items (0 = all), in the order in which they are done.
 
-    Within each class the items are shuffled by a hash of their ids and spread evenly over [0, 1); the lowest come first.
+    Within each class the items are shuffled by a hash of their ids and spread evenly over [0, 1); low ones come first.
     So classes appear in proportion to their size in every beginning of the list, a larger limit only adds images, and
     the order depends on ids and labels alone: not on seeds, methods or the file system.
 

@@ -154,8 +154,10 @@ class Worker:
         rows: list[dict[str, Any]] = []
         for each in batch:
             sample = records.Sample(each.item.id, each.item.label)
-            failed = each.error and records.error_rows(stamp, sample, self.config.methods, each.error)
-            rows += failed or next(answered)
+            if each.error is None:
+                rows += next(answered)
+            else:
+                rows += records.error_rows(stamp, sample, self.config.methods, each.error)
         return rows
 
     def _answers(self, dataset: str, good: Sequence[Prepared]) -> dict[str, Adapted]:

@@ -1,0 +1,85 @@
+"""`poise bench` as a person types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from evaluate.attempt import arguments, make_pictures
+from typer.testing import CliRunner
+
+from poise.cli.app import app
+from poise.errors import InvalidOption, UnknownName
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_each_configuration_can_be_shown(file):
+    result = runner.invoke(app, ["bench", "run", "--config", str(file), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert f"{file.stem}" in result.output
+    assert "model = ViT-B-16/openai" in result.output
+
+
+def test_flags_change_what_the_file_says():
+    argv = [
+        "bench",
+        "run",
+        "--config",
+        str(CONFIGS[0]),
+        "--dry-run",
+        "--views",
+        "8",
+        "--method",
+        "tpt,kld",
+        "--name",
+        "x",
+    ]
+    result = runner.invoke(app, [*argv, "--set", "options.tpt.lr=0.1"])
+    assert result.output.startswith("x  ")
+    assert "views = 8" in result.output
+    assert "methods = tpt, kld" in result.output
+    assert "options = {'tpt': {'lr': 0.1}}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        (["--method", "tptt", "--dataset", "dtd"], UnknownName),
+        (["--set", "veiws=3", "--dataset", "dtd"], UnknownName),
+        (["--views", "0", "--dataset", "dtd"], InvalidOption),
+        ([], InvalidOption),
+    ],
+)
+def test_bad_usage_is_refused(more, error):
+    result = runner.invoke(app, ["bench", "run", "--dry-run", *more])
+    assert isinstance(result.exception, error)
+
+
+def test_a_run_and_what_can_be_made_of_it(tmp_path):
+    pictures = make_pictures(tmp_path / "pictures")
+    (pictures / "class0" / "bad.png").write_bytes(b"not an image")
+    result = runner.invoke(app, arguments(pictures, tmp_path / "runs"))
+    assert result.exit_code == 3, result.output
+    assert "2 images could not be read" in result.output
+    info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
+    assert "run: 10 of 10 chunks, 26 images, 2 errors" in info.output
+    table = runner.invoke(app, ["bench", "table", str(tmp_path / "runs"), "--format", "md"])
+    assert table.exit_code == 0, table.output
+    assert "kld+cats" in table.output
+    exported = runner.invoke(app, ["bench", "export", str(tmp_path / "runs"), "--out", str(tmp_path / "export")])
+    assert exported.exit_code == 0, exported.output
+    assert list((tmp_path / "export").rglob("*.csv"))
+
+
+def test_nothing_readable_is_told_apart(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / name / "0.png").write_bytes(b"not an image")
+    assert runner.invoke(app, arguments(tmp_path / "pictures", tmp_path / "runs")).exit_code == 4
+
+
+def test_a_folder_without_runs(tmp_path):
+    assert runner.invoke(app, ["bench", "resume-info", str(tmp_path)]).exit_code == 4

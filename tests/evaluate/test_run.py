@@ -1,0 +1,278 @@
+"""Whole runs in this process, on the tiny model and generated pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from evaluate.attempt import make_pictures
+
+from poise import methods
+from poise.backbones import load
+from poise.data import ImageSet, Item
+from poise.errors import InvalidOption, UnknownName
+from poise.evaluate import header, records, worker
+from poise.evaluate.config import build
+from poise.evaluate.engines import LocalEngine, Watch, engines
+from poise.evaluate.interrupt import Interrupted
+from poise.evaluate.run import run
+from poise.evaluate.status import status
+from poise.images import read_image
+from poise.prompts import tokenise
+from poise.tuning import Tuner
+from poise.views import make_views, plan_views
+
+NAMES = "zero-shot,c-tpt,kld+cats"
+
+
+@pytest.fixture(autouse=True)
+def one_commit(monkeypatch):
+    monkeypatch.setattr(header, "commit", lambda: "0")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("data") / "pictures", classes=3, each=3)
+
+
+def configure(pictures, out, **more):
+    values = {"datasets": f"folder:{pictures}", "model": "tiny", "methods": NAMES, "seeds": "1,2", "views": 4,
+              "chunk": 4, "batch_size": 2, "workers": 2, "device": "cpu", "out": str(out), "name": "run"}  # fmt: skip
+    return build({**values, **more})
+
+
+def rows_of(out):
+    table = records.read(out).to_pylist()
+    return {(row["seed"], row["id"], row["method"]): row for row in table}
+
+
+@pytest.fixture(scope="module")
+def clean(pictures, tmp_path_factory):
+    out = tmp_path_factory.mktemp("clean")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(header, "commit", lambda: "0")
+        summary = run(*configure(pictures, out))
+    assert (summary.images, summary.errors, summary.computed) == (18, 0, 6)
+    return out
+
+
+def test_each_image_seed_and_method_has_one_row(clean):
+    table = records.read(clean)
+    assert table.schema.equals(records.SCHEMA)
+    assert table.num_rows == len(rows_of(clean)) == 9 * 2 * 3
+
+
+def test_rows_are_what_the_parts_give_by_hand(clean, pictures):
+    encoder = load("tiny", device="cpu")
+    labels = ("class0", "class1", "class2")
+    tuner = Tuner(encoder, tokenise(encoder, labels), [methods.get("kld+cats")])
+    file = pictures / "class1" / "2.png"
+    picture = read_image(file)
+    plan = plan_views(picture.image.size, views=4, seed=2, key=picture.key)
+    with torch.no_grad():
+        answer = tuner.predict(encoder.encode_images(make_views(picture.image, encoder.image, plan)[None]))["kld+cats"]
+    row = next(row for (seed, name, method), row in rows_of(clean).items()
+               if (seed, method) == (2, "kld+cats") and name.endswith("class1/2.png"))  # fmt: skip
+    np.testing.assert_allclose(row["probs"], answer.probs[0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(row["start_confidence"], answer.start_probs.max().item(), atol=1e-5)
+    assert row["label"] == 1
+    assert row["prediction"] == answer.probs.argmax().item()
+    assert row["target_prediction"] == answer.target_probs.argmax().item()
+
+
+def test_zero_shot_rows_repeat_the_start(clean):
+    for (_, _, method), row in rows_of(clean).items():
+        assert row["start_atfd"] > 0
+        if method == "zero-shot":
+            assert row["confidence"] == row["start_confidence"]
+            assert row["entropy"] == row["start_entropy"]
+            assert row["atfd"] == pytest.approx(row["start_atfd"], abs=1e-12)
+
+
+@pytest.mark.parametrize("changed", [{"batch_size": 4}, {"chunk": 9}, {"workers": 1}, {"limit": 5}])
+def test_how_the_work_is_cut_does_not_change_answers(clean, pictures, tmp_path, changed):
+    run(*configure(pictures, tmp_path, **changed))
+    expected, found = rows_of(clean), rows_of(tmp_path)
+    assert set(found) <= set(expected)
+    assert len(found) == (5 if "limit" in changed else 9) * 2 * 3
+    for key, row in found.items():
+        assert row["prediction"] == expected[key]["prediction"]
+        assert row["confidence"] == pytest.approx(expected[key]["confidence"], abs=1e-4)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """A way to wrap the tiny encoder's image tower before a run loads it."""
+
+    def wrap(change):
+        encoder = load("tiny", device="cpu")
+        monkeypatch.setattr(encoder, "encode_images", change(encoder.encode_images), raising=False)
+        monkeypatch.setattr(worker.backbones, "load", lambda name, **options: encoder)
+
+    return wrap
+
+
+def test_views_are_encoded_once_for_all_methods(pictures, tmp_path, watched):
+    sizes = []
+    watched(lambda encode: lambda views: sizes.append(len(views)) or encode(views))
+    run(*configure(pictures, tmp_path, seeds="1"))
+    assert sum(sizes) == 9 + 3  # and three samples for the text features
+
+
+def test_out_of_memory_halves_the_batch_of_views(clean, pictures, tmp_path, watched):
+    def limit(encode):
+        def limited(views):
+            if len(views) > 1:
+                raise torch.OutOfMemoryError("full")
+            return encode(views)
+
+        return limited
+
+    watched(limit)
+    run(*configure(pictures, tmp_path))
+    expected = rows_of(clean)
+    for key, row in rows_of(tmp_path).items():
+        assert row["confidence"] == pytest.approx(expected[key]["confidence"], abs=1e-4)
+
+
+def test_one_bad_image_costs_its_rows_and_no_others(clean, tmp_path):
+    broken = make_pictures(tmp_path / "pictures", classes=3, each=3)
+    victim = broken / "class1" / "1.png"
+    victim.write_bytes(victim.read_bytes()[:200])
+    summary = run(*configure(broken, tmp_path / "out"))
+    assert summary.errors == 2  # one image under two seeds
+    expected, found = rows_of(clean), rows_of(tmp_path / "out")
+    assert set(found) == set(expected)
+    for key, row in found.items():
+        if key[1].endswith("class1/1.png"):
+            assert row["error"].startswith("unreadable_image: ")
+            assert row["prediction"] == records.NO_CLASS
+        else:
+            assert row["confidence"] == pytest.approx(expected[key]["confidence"], abs=1e-4)
+
+
+def test_a_finished_run_loads_nothing_and_changes_nothing(clean, pictures, monkeypatch):
+    before = {file: file.stat().st_mtime_ns for file in clean.rglob("*.parquet")}
+    monkeypatch.setattr(worker, "backbones", None)
+    monkeypatch.setattr(worker, "resolve", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("poise.evaluate.run.resolve", lambda config: dataclasses.replace(
+            config, dtype="float32", view_engine="pil"))  # fmt: skip
+        summary = run(*configure(pictures, clean))
+    assert summary.computed == 0
+    assert summary.images == 18
+    assert before == {file: file.stat().st_mtime_ns for file in clean.rglob("*.parquet")}
+
+
+def test_the_header_says_everything(clean):
+    head = json.loads((clean / "run" / "run.json").read_text())
+    (dataset,) = head["datasets"].values()
+    assert dataset["classes"] == ["class0", "class1", "class2"]
+    assert head["config"]["views"] == 4
+    assert head["config"]["device"] == "cpu"
+    assert head["methods"]["c-tpt"]["weight"] == 50.0
+    assert {"torch", "poise", "python", "numpy"} <= set(head["versions"])
+    assert len(head["config_hash"]) == 64
+
+
+def test_text_features_are_kept(clean):
+    (file,) = (clean / "run" / "features").glob("*.npz")
+    with np.load(file, allow_pickle=False) as arrays:
+        assert arrays["labels"].tolist() == ["class0", "class1", "class2"]
+        classes, width = arrays["start"].shape
+        assert arrays["tuned/kld+cats"].shape == (len(arrays["sample_ids"]), classes, width)
+        assert len(arrays["sample_ids"]) == 3
+        assert not np.allclose(arrays["tuned/kld+cats"][0], arrays["start"], atol=1e-6)
+        np.testing.assert_allclose(arrays["tuned/zero-shot"][0], arrays["start"], atol=1e-6)
+
+
+def test_status_counts(clean):
+    found = status(clean / "run")
+    assert (found.units, found.finished, found.images, found.damaged) == (6, 6, 18, ())
+
+
+def test_a_stop_between_batches_keeps_finished_chunks(pictures, tmp_path):
+    calls = 0
+
+    def check():
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise Interrupted(15)
+
+    with pytest.raises(Interrupted):
+        run(*configure(pictures, tmp_path), check=check)
+    assert status(tmp_path / "run").finished == 1
+    summary = run(*configure(pictures, tmp_path))
+    assert summary.computed == 5
+
+
+@engines.add("backwards")
+class Backwards(LocalEngine):
+    """The last unit first."""
+
+    def run(self, units, watch: Watch):
+        yield from reversed(list(super().run(units, watch)))
+
+
+def test_an_engine_may_finish_units_in_any_order(clean, pictures, tmp_path):
+    run(*configure(pictures, tmp_path, engine="backwards"))
+    for file in (clean / "run").rglob("*.parquet"):
+        assert file.read_bytes() == (tmp_path / "run" / file.relative_to(clean / "run")).read_bytes()
+
+
+def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures, tmp_path):
+    with pytest.raises(UnknownName, match="engine"):
+        run(*configure(pictures, tmp_path, engine="locla"))
+    with pytest.raises(InvalidOption, match="not available"):
+        run(*configure(pictures, tmp_path, framework="dynaprompt"))
+    with pytest.raises(InvalidOption, match="not available"):
+        run(*configure(pictures, tmp_path, init="coop:x"))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UnknownName, match="Did you mean 'c-tpt'"):
+        run(*configure(pictures, tmp_path, methods="ctpt"))
+
+
+def test_weights_for_shifted_data_unless_given():
+    config, _ = configure("x", "y")
+    assert [method.weight for method in worker.make_methods(config)] == [0, 50, 0]
+    assert [method.weight for method in worker.make_methods(config, shift=True)] == [0, 20, 0]
+    given, _ = configure("x", "y", options={"c-tpt": {"weight": 7.0}, "all": {"lr": 0.1}})
+    assert [method.weight for method in worker.make_methods(given, shift=True)] == [0, 7, 0]
+    assert {method.lr for method in worker.make_methods(given)} == {0.1}
+    wrong, _ = configure("x", "y", options={"ctpt": {}})
+    with pytest.raises(UnknownName, match="method"):
+        worker.make_methods(wrong)
+
+
+@pytest.mark.parametrize(
+    ("choice", "own", "expected"),
+    [("auto", True, True), ("auto", False, False), ("c-tpt", True, True), ("on", False, True), ("off", True, False)],
+)
+def test_augmix_is_the_datasets_own_unless_ordered(choice, own, expected):
+    config, _ = configure("x", "y", augmix=choice)
+    images = ImageSet("set", ("a", "b"), (), augmix=own)
+    spec = load("tiny", device="cpu").image
+    assert worker.Preparation.of(config, images, spec).augmix is expected
+
+
+def test_batched_views_give_nearly_the_same_answers(clean, pictures, tmp_path):
+    run(*configure(pictures, tmp_path, view_engine="batched", seeds="1"))
+    expected = rows_of(clean)
+    for key, row in rows_of(tmp_path).items():
+        assert row["start_confidence"] == pytest.approx(expected[key]["start_confidence"], abs=0.02)
+
+
+def test_wrong_labels_are_noticed_early(pictures, tmp_path, monkeypatch, caplog):
+    items = tuple(Item(f"{index}", index % 3, str(pictures / "class0" / "0.png")) for index in range(120))
+    images = ImageSet("folder:wrong", ("a", "b", "c"), items)  # one picture under three labels: chance
+    monkeypatch.setattr("poise.evaluate.run.open_set", lambda name, root, config: images)
+    with caplog.at_level(logging.WARNING):
+        summary = run(*configure(pictures, tmp_path, chunk=60, methods="zero-shot", views=1, seeds="1", batch_size=60))
+    assert len(summary.warnings) == 1
+    assert "no better than chance" in summary.warnings[0]
+    assert "no better than chance" in caplog.text
