@@ -28,8 +28,8 @@ def colour(method: str) -> str:
     return COLOURS.get(method, GREY)
 
 
-def reliability(axes: Axes, bins: Bins, ece: Score, n: str) -> None:
-    """Accuracy bars, the gap to the diagonal hatched, empty bins greyed; ECE and n are printed."""
+def reliability(axes: Axes, bins: Bins, ece: Score, method: str, n: str) -> None:
+    """Accuracy bars, the gap to the mean confidence hatched, empty bins greyed; ECE and n are in the title."""
     width = bins.upper - bins.lower
     filled = bins.count > 0
     middle = (bins.lower + bins.upper) / 2
@@ -43,7 +43,7 @@ def reliability(axes: Axes, bins: Bins, ece: Score, n: str) -> None:
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, zorder=4)
     found = ece.interval
     value, low, high = (shown("ece", each) for each in (found.value, found.low, found.high))
-    axes.text(0.04, 0.96, f"ECE {value:.2f} %\n[{low:.2f}, {high:.2f}]\nn = {n}", va="top", fontsize=8, zorder=5)
+    axes.set_title(f"{method}\nECE {value:.2f} % [{low:.2f}, {high:.2f}], n = {n}", fontsize=8)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_aspect("equal")
 
@@ -56,8 +56,8 @@ def counts(axes: Axes, bins: Bins) -> None:
     hits, sure = np.nansum(bins.count * bins.accuracy) / total, np.nansum(bins.count * bins.confidence) / total
     axes.axvline(hits, color=BLACK, linewidth=1.2, label=f"accuracy {hits:.2f}")
     axes.axvline(sure, color=VERMILION, linewidth=1.2, linestyle="--", label=f"mean confidence {sure:.2f}")
-    axes.legend(fontsize=6, loc="upper left", frameon=False)
-    axes.set_xlim(0, 1)
+    axes.legend(fontsize=6, loc="upper left", frameon=False, ncols=2)
+    axes.set(xlim=(0, 1), ylim=(0, 1.45 * bins.count.max() / total))
 
 
 def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray) -> None:
@@ -71,8 +71,8 @@ def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray
         label = f"{name}: mean {mean:.3f}, n {len(values)}"
         axes.hist(values, edges, weights=weight, color=shade, alpha=0.55, label=label)
         axes.axvline(mean, color=shade, linestyle="--", linewidth=1.3)
-    axes.set_xlim(0, 1)
-    axes.legend(fontsize=7, frameon=False, loc="upper center")
+    axes.set(xlim=(0, 1), ylim=(0, 1.35 * axes.get_ylim()[1]))
+    axes.legend(fontsize=7, frameon=False, loc="upper left")
 
 
 def paired_bars(axes: Axes, splits: Mapping[str, Split]) -> None:
@@ -97,10 +97,10 @@ def shares(axes: Axes, values: Mapping[str, float]) -> None:
     axes.set_xlim(0, max(1.0, 118 * max(values.values())))
 
 
-def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage]) -> None:
-    """One curve a method: the error rate when only the most confident share is answered."""
+def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage], areas: Mapping[str, float]) -> None:
+    """One curve a method: the error rate when only the most confident share is answered; areas are AURCs."""
     for name, curve in curves.items():
-        label = f"{name} (AURC {100 * curve.area:.2f} %)"
+        label = f"{name} (AURC {100 * areas[name]:.2f} %)"
         thin = np.unique(
             np.linspace(0, len(curve.risk) - 1, 400).astype(int)
         )  # more points than pixels only cost bytes

@@ -29,6 +29,9 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
+ACROSS = 4  # panels side by side
+
+
 @dataclass(frozen=True)
 class Drawn:
     """The files that were written, and what was left out and why."""
@@ -68,26 +71,23 @@ def write_figures(
 def reliability_figures(board: Scoreboard) -> Iterator[Named]:
     """Figure 2: one reliability diagram a method, the histogram of confidences below it."""
     for setting, dataset, groups in _panels(board.records):
-        figure = _figure(2.5 * len(groups) + 0.5, 4.0)
-        grid = figure.subplots(2, len(groups), squeeze=False, sharex=True, height_ratios=[3, 1])
-        for column, group in enumerate(groups):
+        figure, cells = _grid(len(groups), 2.7, (2.7, 0.9))
+        for (upper, lower), group in zip(cells, groups, strict=True):
             found = board.entries[setting, dataset, group.method]
-            drawing.reliability(grid[0][column], found.bins, found.scores["ece"], _size(group))
-            drawing.counts(grid[1][column], found.bins)
-            grid[0][column].set_title(group.method)
-            grid[1][column].set_xlabel("confidence")
-        grid[0][0].set_ylabel("accuracy")
-        grid[1][0].set_ylabel("share")
+            drawing.reliability(upper, found.bins, found.scores["ece"], group.method, _size(group))
+            drawing.counts(lower, found.bins)
+            upper.set_ylabel("accuracy")
+            lower.set(xlabel="confidence", ylabel="share")
         yield _titled(board, figure, "reliability", setting, dataset)
 
 
 def confidence_figures(board: Scoreboard) -> Iterator[Named]:
     """Figure 4: confidence of correct and wrong predictions."""
     for setting, dataset, groups in _panels(board.records):
-        figure, row = _row(len(groups), 2.6, 2.6)
-        for axes, group in zip(row, groups, strict=True):
+        figure, cells = _grid(len(groups), 2.9, (2.4,))
+        for (axes,), group in zip(cells, groups, strict=True):
             drawing.confidence_histogram(axes, group.pooled["confidence"], group.pooled["correct"].astype(bool))
-            axes.set(title=group.method, xlabel="confidence", ylabel="share of predictions" if axes is row[0] else "")
+            axes.set(title=group.method, xlabel="confidence", ylabel="share of predictions")
         yield _titled(board, figure, "confidence", setting, dataset)
 
 
@@ -118,7 +118,8 @@ def risk_figures(board: Scoreboard) -> Iterator[Named]:
     for setting, dataset, groups in _panels(board.records):
         curves = {group.method: _curve(group) for group in groups}
         figure, (axes,) = _row(1, 4.6, 3.4)
-        drawing.risk_coverage(axes, curves)
+        areas = {name: board.entries[setting, dataset, name].scores["aurc"].value for name in curves}
+        drawing.risk_coverage(axes, curves, areas)
         axes.set(xlabel="coverage", ylabel="risk (share of wrong answers)")
         yield _titled(board, figure, "risk", setting, dataset, _size(groups[0]))
 
@@ -127,8 +128,10 @@ def tsne_figures(board: Scoreboard) -> Iterator[Named]:
     """Figure 3: t-SNE of the class texts before and after tuning for one image."""
     for texts in text_features(board.records):
         methods = [name for name in texts.tuned if name != "zero-shot"]
-        figure, row = _row(max(1, len(methods)), 2.7, 2.9)
-        for axes, method in zip(row, methods, strict=True):
+        if not methods:
+            continue
+        figure, cells = _grid(len(methods), 2.9, (2.7,))
+        for (axes,), method in zip(cells, methods, strict=True):
             _embedding(axes, texts, method)
         figure.suptitle(f"{texts.dataset}, {texts.run}: class texts before and after tuning for image {texts.image}")
         yield _file(f"tsne_{texts.run}_{texts.dataset}"), figure
@@ -163,7 +166,7 @@ def _curve(group: Group) -> RiskCoverage:
 
 
 def _size(group: Group) -> str:
-    return f"{group.n}" if len(group.seeds) == 1 else f"{group.n} x {len(group.seeds)} seeds"
+    return f"{group.n}" if len(group.seeds) == 1 else f"{group.n} x {len(group.seeds)}"
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -175,6 +178,20 @@ def _figure(width: float, height: float) -> Figure:
 def _row(columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     figure = _figure(columns * width + 0.6, height + 0.4)
     return figure, list(np.ravel(figure.subplots(1, columns, squeeze=False)))
+
+
+def _grid(panels: int, width: float, heights: tuple[float, ...]) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of ``panels`` cells, four in a row; each cell is a stack of axes of the given heights."""
+    columns = min(panels, ACROSS)
+    rows = -(-panels // columns)
+    figure = _figure(columns * width + 0.4, rows * (sum(heights) + 0.5) + 0.4)
+    table = figure.subplots(rows * len(heights), columns, squeeze=False, height_ratios=heights * rows)
+    cells = [[table[row * len(heights) + part][column] for part in range(len(heights))]
+             for row in range(rows) for column in range(columns)]  # fmt: skip
+    for unused in cells[panels:]:
+        for axes in unused:
+            axes.set_axis_off()
+    return figure, cells[:panels]
 
 
 def _titled(board: Scoreboard, figure: Figure, kind: str, setting: Setting, dataset: str, size: str = "") -> Named:

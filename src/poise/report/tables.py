@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,7 +165,9 @@ def _published_line(
             cells.append(Cell(float(np.mean(known)) if known and len(known) == len(averaged) else None))
     if all(cell.value is None for cell in cells):
         return None
-    return Line(line.method, rows[0].label, line.metric, PUBLISHED, tuple(cells), rows[0].source)
+    used = [row for row in rows if not row.values or any(name in row.values for name in layout.datasets)]
+    source = "; ".join(row.source for row in used)
+    return Line(line.method, used[0].label, line.metric, PUBLISHED, tuple(cells), source)
 
 
 def _ranked(lines: list[Line]) -> list[Line]:
@@ -231,10 +234,10 @@ def _published_notes(layout: published.Layout, like: str | None, lines: Sequence
         heads = ", ".join(published.HEADINGS[name] for name in missing)
         over = "is over all of its datasets" if like == "table5" else "covers the same datasets as ours"
         notes.append(f"Not run of {like}: {heads}. The published average {over}.")
-    sources = sorted({line.source.rsplit(", row", 1)[0] for line in lines if line.origin == PUBLISHED})
-    if sources:
-        tables = ", ".join(source.rsplit(", ", 1)[1] for source in sources)
-        notes.append(f"Published: {published.PAPER}, {tables}, with {published.MODEL}; other models differ in level.")
+    tables = sorted({number for line in lines for number in re.findall(r"Table \d", line.source)})
+    if tables:
+        told = f"{published.PAPER}, {', '.join(tables)}, with {published.MODEL}"
+        notes.append(f"Published: {told}; other models differ in level.")
     return notes
 
 

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from report import made
+
+from poise.errors import BadDataset, MissingDependency, UnknownName
+from poise.report.figures import KINDS, write_figures
+from poise.report.records import load
+from poise.report.texts import embed, text_features
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    made.write_features(made.write_run(folder, datasets=("dtd",), methods=("zero-shot", "kld+cats")), "dtd")
+    return folder
+
+
+def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    drawn = write_figures(small, tmp_path, resamples=20)
+    assert drawn.notes == ()
+    assert {path.suffix for path in drawn.files} == {".png", ".svg"}
+    assert {path.name.split("_")[0] for path in drawn.files} == set(KINDS)
+    for path in drawn.files:
+        if path.suffix == ".png":
+            with Image.open(path) as picture:
+                assert min(picture.size) > 200
+        else:
+            ElementTree.parse(path)
+    reliability = (tmp_path / "reliability_dtd_pocket.svg").read_text()
+    assert "ECE" in reliability
+    assert "n = 80 x 2" in reliability
+
+
+def test_the_same_records_give_the_same_bytes(small: Path, tmp_path: Path) -> None:
+    first = write_figures(small, tmp_path / "a", kinds=("discrepancy",), resamples=20)
+    again = write_figures(small, tmp_path / "b", kinds=("discrepancy",), resamples=20)
+    assert [path.read_bytes() for path in first.files] == [path.read_bytes() for path in again.files]
+
+
+def test_unknown_kind(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="risk"):
+        write_figures(small, tmp_path, kinds=("rsk",))
+
+
+def test_no_features_is_a_note_unless_asked_for(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",))
+    drawn = write_figures(tmp_path, tmp_path / "out", resamples=20)
+    assert len(drawn.notes) == 1
+    assert "text features" in drawn.notes[0]
+    with pytest.raises(BadDataset, match="text features"):
+        write_figures(tmp_path, tmp_path / "out", kinds=("tsne",), resamples=20)
+
+
+def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    with pytest.raises(MissingDependency, match="scikit-learn"):
+        embed(np.zeros((4, 3)), np.ones((4, 3)))
+
+
+def test_text_features_are_read(small: Path) -> None:
+    (texts,) = text_features(load(small))
+    assert texts.dataset == "dtd"
+    assert texts.start.shape == (6, 16)
+    assert texts.image == "a"
+    centre = texts.start.mean(0)
+    assert texts.dispersion() == pytest.approx(np.mean([np.linalg.norm(row - centre) for row in texts.start]))

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from report import made
+
+from poise.errors import BadDataset, InvalidOption
+from poise.evaluate.records import SCHEMA
+from poise.report.records import load, of_table
+
+
+def test_the_schema_is_the_one_that_runs_write() -> None:
+    assert made.SCHEMA.equals(SCHEMA)
+
+
+def test_load_sorts_rows_into_groups(runs: Path) -> None:
+    records = load(runs)
+    assert records.datasets == ["caltech101", "eurosat"]
+    assert records.methods == list(made.METHODS)
+    assert len(records.groups) == 14
+    group = next(records.chosen(dataset="eurosat", method="kld"))
+    assert list(group.seeds) == [1, 2]
+    assert group.n == 80
+    assert group.seeds[1].probs is not None
+    assert group.seeds[1].probs.shape == (80, 6)
+    assert group.seeds[1].ids == group.seeds[2].ids
+    assert records.classes("eurosat")[0] == "=cat"
+    assert records.classes("nowhere") == ()
+
+
+def test_a_sample_keeps_the_records_confidence(runs: Path) -> None:
+    rows = next(load(runs).chosen(dataset="eurosat", method="tpt")).seeds[1]
+    sample = rows.sample()
+    assert sample.confidence is rows["confidence"]
+    assert sample.correct.mean() == pytest.approx((rows["prediction"] == rows["label"]).mean())
+
+
+def test_error_rows_are_left_out_and_counted(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), error_at=(0, 7))
+    (group,) = load(tmp_path).groups
+    assert group.n == 78
+    assert group.errors == 4
+    assert np.isfinite(group.pooled["confidence"]).all()
+
+
+def test_seeds_are_compared_on_their_common_images() -> None:
+    rows = made.rows("dtd", "tpt", 1) + made.rows("dtd", "tpt", 2)[:50]
+    (group,) = of_table(pa.Table.from_pylist(rows, schema=made.SCHEMA)).groups
+    assert group.n == 50
+    assert group.uneven == 30
+
+
+def test_seeds_without_a_common_image_are_not_averaged() -> None:
+    rows = made.rows("dtd", "tpt", 1)[:30] + made.rows("dtd", "tpt", 2)[30:]
+    (group,) = of_table(pa.Table.from_pylist(rows, schema=made.SCHEMA)).groups
+    assert list(group.seeds) == [2]
+    assert group.n == 50
+
+
+def test_overlapping_runs_of_one_setting_are_not_doubled(tmp_path: Path) -> None:
+    made.write_run(tmp_path, run="one", seeds=(1,))
+    made.write_run(tmp_path, run="two", seeds=(1, 2), config={"limit": 500})
+    records = load(tmp_path)
+    assert len(records.settings) == 1
+    assert {group.n for group in records.groups} == {80}
+    assert all(list(group.seeds) == [1, 2] for group in records.groups)
+
+
+def test_other_choices_are_other_settings(tmp_path: Path) -> None:
+    made.write_run(tmp_path, run="one", methods=("tpt",))
+    made.write_run(
+        tmp_path, run="two", methods=("tpt",), config={"views": 8, "init": "prompts/CoOp-imagenet.safetensors"}
+    )
+    records = load(tmp_path)
+    labels = [records.label(setting) for setting in records.settings]
+    assert len(labels) == 2
+    assert any("views=8" in label for label in labels)
+    assert {setting.init for setting in records.settings} == {"template", "coop"}
+
+
+def test_top_k_records_give_what_they_can(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("imagenet",), methods=("tpt",), full=False, classes=9)
+    (group,) = load(tmp_path).groups
+    sample = group.samples()[0]
+    assert sample.probs is None
+    assert "top5" in sample.available()
+    assert "nll" not in sample.available()
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadDataset, match="no folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(BadDataset, match=r"run\.json"):
+        load(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "run.json").write_text(json.dumps(made.header()))
+    with pytest.raises(BadDataset, match="no rows"):
+        load(tmp_path)
+    pq.write_table(pa.table({"run": ["demo"]}), tmp_path / "a" / "part-0.parquet")
+    with pytest.raises(BadDataset, match="no column model"):
+        load(tmp_path)
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
+    made.write_run(tmp_path / "x", methods=("tpt",))
+    made.write_run(tmp_path / "y", methods=("tpt",))
+    with pytest.raises(InvalidOption, match="Two runs"):
+        load(tmp_path)
