@@ -8,7 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from poise.types import Objective, Outputs
+from poise.prompts import start_prompt, tokenise
+from poise.types import DualEncoder, Objective, Outputs, Prompt
+
+_LABELS = ("cat", "great white shark", "dog")
 
 
 def example_outputs(images: int = 3, views: int = 8, classes: int = 5, width: int = 6, seed: int = 0) -> Outputs:
@@ -36,12 +39,12 @@ def check_objective(objective: Objective) -> None:
     assert alone[1:].abs().sum() == 0, "one image's value depends on another image"
 
     single = objective(_changed(out, lambda tensor: tensor[:1]))
-    torch.testing.assert_close(single, value[:1], msg="a batch of one gives another value than the same image among three")
+    torch.testing.assert_close(
+        single, value[:1], msg="a batch of one gives another value than the same image among three"
+    )
     order = torch.tensor([0, *reversed(range(1, out.logits.shape[1]))])
     shuffled = objective(
-        Outputs(
-            out.image_features[:, order], out.text_features, out.logits[:, order], out.reference_logits[:, order]
-        )  # fmt: skip
+        Outputs(out.image_features[:, order], out.text_features, out.logits[:, order], out.reference_logits[:, order])
     )
     torch.testing.assert_close(shuffled, value, msg="the value depends on the order of the views after view 0")
     narrow = objective(_changed(out, lambda tensor: tensor.float()))
@@ -53,3 +56,92 @@ def _changed(out: Outputs, change: object) -> Outputs:
     return Outputs(
         change(out.image_features), change(out.text_features), change(out.logits), change(out.reference_logits)
     )  # fmt: skip
+
+
+def check_backbone(encoder: DualEncoder) -> None:
+    """Raise AssertionError where ``encoder`` breaks what the rest of poise relies on."""
+    _require(isinstance(encoder, DualEncoder), "it must have every member of poise.types.DualEncoder")
+    _require(encoder.scale > 0, "the scale must be positive")
+    _check_tokens(encoder)
+    _check_images(encoder)
+    _check_texts(encoder)
+    _check_gradient(encoder)
+    _check_logits(encoder)
+
+
+def _require(condition: bool, rule: str) -> None:
+    if not condition:
+        raise AssertionError(f"This backbone does not conform: {rule}.")
+
+
+def _close(one: torch.Tensor, other: torch.Tensor, encoder: DualEncoder) -> bool:
+    tolerance = 1e-9 if encoder.dtype == torch.float64 else 1e-4 if encoder.dtype == torch.float32 else 5e-2
+    return bool((one - other).abs().max() <= tolerance)
+
+
+def _unit(features: torch.Tensor) -> bool:
+    return bool((features.norm(dim=-1) - 1).abs().max() <= 1e-4) and bool(features.isfinite().all())
+
+
+def _check_tokens(encoder: DualEncoder) -> None:
+    long = "word " * (2 * encoder.context_length)
+    (row,) = encoder.token_ids([long])
+    _require(len(row) > encoder.context_length, "token_ids must not truncate")
+    first, second = encoder.token_ids(["cat", "a photo of a cat."])
+    _require(len(first) < len(second), "token_ids must not pad")
+    vectors = encoder.embed(torch.tensor(first))
+    _require(vectors.dim() == 2 and len(vectors) == len(first), "embed must map ids [L] to vectors [L, E]")
+    _require(vectors.dtype == encoder.dtype and vectors.device == encoder.device, "embed keeps dtype and device")
+
+
+def _pictures(encoder: DualEncoder) -> torch.Tensor:
+    size = encoder.image.size
+    return torch.randn(2, 3, 3, size, size, generator=torch.Generator().manual_seed(0)).to(encoder.device)
+
+
+def _check_images(encoder: DualEncoder) -> None:
+    pictures = _pictures(encoder)
+    features = encoder.encode_images(pictures)
+    _require(features.shape[:2] == (2, 3) and features.dim() == 3, "encode_images must give [B, V, D]")
+    _require(_unit(features), "image features must have unit length")
+    _require(not features.requires_grad, "image features need no gradient without image prompts")
+    _require(
+        _close(encoder.encode_images(pictures[1:])[0], features[1], encoder), "images must not depend on batch mates"
+    )
+
+
+def _check_texts(encoder: DualEncoder) -> None:
+    classes = tokenise(encoder, _LABELS)
+    start = start_prompt(encoder, classes)
+    features = encoder.encode_classes(classes, start)
+    _require(features.shape[:2] == (1, 3) and _unit(features), "encode_classes must give unit features [B, C, D]")
+    alone = encoder.encode_classes(classes.rows(1, 2), start)
+    _require(_close(alone[0, 0], features[0, 1], encoder), "a class must not depend on its neighbours")
+    other = torch.randn(start.context.shape, generator=torch.Generator().manual_seed(1)).to(start.context)
+    both = encoder.encode_classes(classes, Prompt(torch.cat([start.context, other * start.context.std()])))
+    _require(_close(both[0], features[0], encoder), "a prompt must not depend on its batch mates")
+
+
+def _check_gradient(encoder: DualEncoder) -> None:
+    classes = tokenise(encoder, _LABELS)
+    context = start_prompt(encoder, classes).context.float().repeat(2, 1, 1).requires_grad_()
+    features = encoder.encode_classes(classes, Prompt(context))
+    (gradient,) = torch.autograd.grad(
+        (features[1] * torch.linspace(-1, 1, features.shape[-1]).to(features)).sum(), context
+    )
+    _require(bool(gradient.isfinite().all()), "the prompt's gradient must be finite")
+    _require(bool(gradient[1].abs().max() > 0), "the prompt must get a gradient")
+    _require(bool(gradient[0].abs().max() == 0), "an image's gradient must not reach another image's prompt")
+
+
+def _check_logits(encoder: DualEncoder) -> None:
+    classes = tokenise(encoder, _LABELS)
+    images = encoder.encode_images(_pictures(encoder))
+    texts = encoder.encode_classes(classes, start_prompt(encoder, classes))
+    logits = encoder.logits(images, texts)
+    _require(logits.shape == (2, 3, 3), "logits must give [B, V, C], with one text row serving all images")
+    _require(logits.dtype in (torch.float32, torch.float64), "logits must be float32 or wider")
+    expected = encoder.scale * (images.double() @ texts.double().transpose(-1, -2)) + encoder.bias
+    _require(
+        bool((logits - expected).abs().max() <= 1e-3 * max(1.0, encoder.scale)), "logits are scale * cosine + bias"
+    )

@@ -16,7 +16,7 @@ PromptedPictures = Callable[[Tensor, Tensor], Tensor]  # the same with image pro
 Texts = Callable[[ClassTokens, Prompt], Tensor]  # -> [B, C, D]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
-_CHUNK = {"cuda": 1024, "mps": 128, "cpu": 64}  # pictures per forward pass, to bound memory
+_CHUNK = {"cuda": 512, "mps": 128, "cpu": 64}  # pictures per forward pass, to bound memory
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -64,7 +64,7 @@ class Encoder:
         self.device = text.table.weight.device
         self.dtype = text.table.weight.dtype
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)
-        self._image, self._text, self._scale, self._bias = image, text, scale, bias
+        self.image_side, self._text, self._scale, self._bias = image, text, scale, bias
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name} on {self.device} in {str(self.dtype).removeprefix('torch.')}>"
@@ -96,7 +96,7 @@ class Encoder:
                 hint=f"Accepted: [images, views, 3, {self.image.size}, {self.image.size}].",
             )
         layers = None if prompt is None else prompt.image_layers
-        if layers is not None and self._image.prompted is None:
+        if layers is not None and self.image_side.prompted is None:
             raise InvalidOption(
                 f"The image tower of {self.name} takes no prompts.",
                 hint="Use a model with open_clip's ViT image tower.",
@@ -126,10 +126,10 @@ class Encoder:
 
     def _pictures(self, rows: Tensor, layers: Tensor | None, views: Tensor) -> Tensor:
         pictures = views.flatten(0, 1)[int(rows[0]) : int(rows[-1]) + 1].to(self.device, self.dtype)
-        if layers is None or self._image.prompted is None:
-            return self._image.forward(pictures)
+        if layers is None or self.image_side.prompted is None:
+            return self.image_side.forward(pictures)
         owner = (rows // views.shape[1]) if layers.shape[0] > 1 else torch.zeros_like(rows)
-        return self._image.prompted(pictures, layers.to(self.dtype)[owner.to(layers.device)])
+        return self.image_side.prompted(pictures, layers.to(self.dtype)[owner.to(layers.device)])
 
 
 def _unit(features: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def _some(items: list[str]) -> str:
 def _frame(encoder: DualEncoder, template: Template) -> tuple[list[int], list[int], list[int]]:
     """Special tokens in front, the words before the name, special tokens at the end."""
     blank = not template.before.strip()
-    empty, words = encoder.token_ids(["", "a" if blank else template.before])
+    empty, words = encoder.token_ids(["", "a" if blank else template.before.rstrip()])
     end = _common(empty[::-1], words[::-1])
     start = _common(empty[: len(empty) - end], words)
     return words[:start], [] if blank else words[start : len(words) - end], words[len(words) - end :]

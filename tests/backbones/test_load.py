@@ -1,0 +1,278 @@
+"""Names, devices, dtypes and damaged checkpoints."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+
+import pytest
+import torch
+from backbones.saved import save_clip, save_open_clip, save_siglip
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+
+from poise.backbones import hub, load, pocket
+from poise.backbones.openclip_load import _activation, _named_weights, build, known_names
+from poise.errors import BadCheckpoint, InvalidOption, ModelNotFound, UnknownName
+
+WEIGHTS = "open_clip_model.safetensors"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_open_clip("vit", tmp_path)
+    return tmp_path
+
+
+def rewrite(path, change) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def configure(folder, change, name: str = "open_clip_config.json") -> None:
+    config = json.loads((folder / name).read_text())
+    change(config)
+    (folder / name).write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("ViT-B-16/openal", "'ViT-B-16/openai'"),
+        ("ViT-B16/openai", "'ViT-B-16/openai'"),
+        ("nothing like it", "Accepted"),
+    ],
+)
+def test_an_unknown_name_gets_suggestions(name, guess):
+    with pytest.raises(UnknownName, match=guess):
+        load(name, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 3])
+def test_a_name_is_text(name):
+    with pytest.raises(InvalidOption, match="name must be a string"):
+        load(name)
+
+
+def test_devices():
+    assert load("tiny", device=torch.device("cpu")).device.type == "cpu"
+    with pytest.raises(InvalidOption, match="not accepted"):
+        load("tiny", device="gpu please")
+    with pytest.raises(InvalidOption, match="not available"):
+        load("tiny", device="cuda:99")
+
+
+def test_dtypes():
+    assert load("tiny", device="cpu").dtype == torch.float32
+    assert load("tiny", device="cpu", dtype="float64").dtype == torch.float64
+    assert load("tiny", device="cpu", dtype=torch.float64).dtype == torch.float64
+    with pytest.raises(InvalidOption, match="float32, float64"):
+        load("tiny", device="cpu", dtype="fp16")
+    with pytest.raises(InvalidOption, match="Accepted: auto"):
+        load("tiny", device="cpu", dtype="int8")
+
+
+def test_pocket_without_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr(pocket, "FOLDER", tmp_path / "absent")
+    with pytest.raises(ModelNotFound, match="pocket"):
+        load("pocket", device="cpu")
+
+
+def test_missing_weights_without_a_network_say_what_to_fetch(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name, words in [
+        ("ViT-B-16/openai", "open_clip_model.safetensors"),
+        ("hf-hub:some/model", "open_clip_config.json"),
+        ("transformers:some/model", "safetensors"),
+    ]:
+        with pytest.raises(ModelNotFound, match=words) as error:
+            load(name, device="cpu", cache_dir=str(tmp_path))
+        assert "hf download" in str(error.value)
+        assert str(tmp_path) in str(error.value)
+
+
+def test_an_unreachable_hub_is_noticed_in_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
+    start = time.monotonic()
+    with pytest.raises(ModelNotFound, match=r"hub\.invalid can't be reached"):
+        hub.fetch("some/model", ["model.safetensors"], str(tmp_path))
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("name", ["hf-hub:not a name!", "transformers:not a name!"])
+def test_a_repository_name_that_cannot_be(name, tmp_path):
+    with pytest.raises(ModelNotFound, match="repository name"):
+        load(name, device="cpu", cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["local-dir:/absent/folder", "transformers:/absent/folder", "transformers:./absent"])
+def test_a_folder_that_is_absent(name):
+    with pytest.raises(ModelNotFound, match="not a folder"):
+        load(name, device="cpu")
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("suffix", ["bin", "pt", "pth"])
+def test_a_pickle_is_refused_unread(folder, suffix):
+    (folder / WEIGHTS).unlink()
+    (folder / f"open_clip_pytorch_model.{suffix}").write_bytes(pickle.dumps(Bomb(folder / "touched")))
+    with pytest.raises(BadCheckpoint, match=r"convert it once: python -c .*weights_only=True"):
+        load(f"local-dir:{folder}", device="cpu")
+    assert not (folder / "touched").exists()
+
+
+def test_the_advised_conversion_works(folder):
+    from poise.backbones.checkpoint import conversion
+
+    source, target = folder / "open_clip_pytorch_model.bin", folder / WEIGHTS
+    tensors = load_file(target)
+    torch.save({"state_dict": {f"module.{key}": value for key, value in tensors.items()}}, source)
+    target.unlink()
+    code = conversion(str(source), str(target)).removeprefix('python -c "').removesuffix('"')
+    exec(code, {})
+    assert load(f"local-dir:{folder}", device="cpu").scale > 0
+
+
+def test_weights_that_have_no_safetensors_anywhere():
+    with pytest.raises(BadCheckpoint, match="pickle"):
+        _named_weights("X/y", {"url": "https://example.org/weights.pt"}, None)
+
+
+def test_no_weights_at_all(folder):
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(ModelNotFound, match="has no weights"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_several_weights(folder):
+    (folder / WEIGHTS).rename(folder / "one.safetensors")
+    assert load(f"local-dir:{folder}", device="cpu").scale > 0
+    (folder / "two.safetensors").write_bytes((folder / "one.safetensors").read_bytes())
+    with pytest.raises(BadCheckpoint, match=r"one\.safetensors, two\.safetensors"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100, -1000])
+def test_truncated_weights(folder, cut):
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[:cut])
+    with pytest.raises(BadCheckpoint, match="not a readable safetensors"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_a_flipped_header(folder):
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[12] ^= 0xFF
+    (folder / WEIGHTS).write_bytes(bytes(data))
+    with pytest.raises(BadCheckpoint, match="not a readable safetensors"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_missing_and_spare_keys(folder):
+    rewrite(folder / WEIGHTS, lambda tensors: tensors.pop("logit_scale"))
+    with pytest.raises(BadCheckpoint, match=r"Missing key.*logit_scale"):
+        load(f"local-dir:{folder}", device="cpu")
+    rewrite(folder / WEIGHTS, lambda tensors: tensors.update(logit_scale=torch.tensor(1.0), spare=torch.zeros(1)))
+    with pytest.raises(BadCheckpoint, match="spare"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_a_scale_that_is_not_finite(folder):
+    rewrite(folder / WEIGHTS, lambda tensors: tensors.update(logit_scale=torch.tensor(float("nan"))))
+    with pytest.raises(BadCheckpoint, match="scale of nan"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_a_wrong_width_names_both(folder):
+    configure(folder, lambda config: config["model_cfg"].update(embed_dim=24))
+    with pytest.raises(BadCheckpoint, match=r"\[32, 16\].*\[32, 24\]"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: config.pop("model_cfg"), "no 'model_cfg'"),
+        (lambda config: config["model_cfg"].pop("embed_dim"), "can't be built"),
+        (lambda config: config["model_cfg"].update(unheard_of=1), "can't be built"),
+        (lambda config: config["model_cfg"]["text_cfg"].update(heads=0), "can't be built"),
+        (lambda config: config["model_cfg"]["vision_cfg"].update(width=-3), "can't be built"),
+    ],
+)
+def test_hostile_configurations(folder, change, words):
+    configure(folder, change)
+    with pytest.raises(BadCheckpoint, match=words):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "\x00"])
+def test_a_configuration_that_is_not_json(folder, text):
+    (folder / "open_clip_config.json").write_text(text)
+    with pytest.raises(BadCheckpoint, match="JSON"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_coca_is_refused():
+    with pytest.raises(InvalidOption, match="CoCa"):
+        build({"multimodal_cfg": {}}, None)
+
+
+def test_pictures_that_are_not_square(folder):
+    configure(folder, lambda config: config["preprocess_cfg"].update(resize_mode="longest"))
+    with pytest.raises(InvalidOption, match="longest"):
+        load(f"local-dir:{folder}", device="cpu")
+
+
+def test_quick_gelu_follows_the_weights():
+    assert _activation("ViT-B-16/openai", {"quick_gelu": False}, {"quick_gelu": True})
+    assert not _activation("ViT-B-16/laion", {}, {})
+    with pytest.raises(BadCheckpoint, match=r"quick_gelu=True.*quick_gelu=False"):
+        _activation("ViT-B-16-quickgelu/laion", {"quick_gelu": True}, {})
+    assert "ViT-B-16/openai" in known_names()
+
+
+def test_pictures_of_a_wrong_shape():
+    encoder = load("tiny", device="cpu")
+    for shape in [(3, 32, 32), (1, 1, 3, 32, 16), (1, 1, 1, 32, 32), (1, 1, 3, 64, 32)]:
+        with pytest.raises(InvalidOption, match="32, 32"):
+            encoder.encode_images(torch.zeros(shape))
+
+
+def test_transformers_errors(tmp_path):
+    save_siglip(tmp_path)
+    good = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(good | {"model_type": "bert"}))
+    with pytest.raises(InvalidOption, match=r"'bert'.*clip, siglip"):
+        load(f"transformers:{tmp_path}", device="cpu")
+    (tmp_path / "config.json").write_text(json.dumps(good))
+    rewrite(tmp_path / "model.safetensors", lambda tensors: tensors.pop("logit_bias"))
+    with pytest.raises(BadCheckpoint, match="logit_bias: missing"):
+        load(f"transformers:{tmp_path}", device="cpu")
+    rewrite(tmp_path / "model.safetensors", lambda tensors: tensors.update(logit_bias=torch.zeros(3)))
+    with pytest.raises(BadCheckpoint, match=r"\(3,\) in the file, \(1,\) in the model"):
+        load(f"transformers:{tmp_path}", device="cpu")
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(BadCheckpoint, match="not a readable safetensors"):
+        load(f"transformers:{tmp_path}", device="cpu")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(BadCheckpoint, match="pickle"):
+        load(f"transformers:{tmp_path}", device="cpu")
+
+
+def test_a_transformers_folder_without_a_tokenizer(tmp_path):
+    save_clip(tmp_path)
+    for file in tmp_path.glob("*token*"):
+        file.unlink()
+    with pytest.raises(BadCheckpoint, match="tokenizer"):
+        load(f"transformers:{tmp_path}", device="cpu")

@@ -1,0 +1,134 @@
+"""Zero-shot answers equal those of open_clip's and transformers' own code on the same checkpoint."""
+
+from __future__ import annotations
+
+import open_clip
+import pytest
+import torch
+from backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip
+from PIL import Image
+
+from poise.backbones import load
+from poise.errors import BadLabels
+from poise.prompts import start_prompt, tokenise
+from poise.testing import check_backbone
+
+LABELS = ["cat", "great white shark", "a dog", "annual crop land of the north"]
+
+
+def pictures(size: int, count: int = 3) -> torch.Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def our_logits(encoder, views: torch.Tensor, template: str = "a photo of a {}.") -> torch.Tensor:
+    classes = tokenise(encoder, LABELS, template)
+    text = encoder.encode_classes(classes, start_prompt(encoder, classes))
+    return encoder.logits(encoder.encode_images(views[:, None]), text)[:, 0]
+
+
+@pytest.fixture(scope="module", params=list(OPEN_CLIP))
+def open_clip_folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    save_open_clip(request.param, folder)
+    return folder
+
+
+def test_open_clip(open_clip_folder):
+    name = f"local-dir:{open_clip_folder}"
+    model = open_clip.create_model(name)
+    encoder = load(name, device="cpu")
+    assert encoder.image.mean == (0.5, 0.4, 0.3)
+    assert encoder.image.resize == "squash"
+    views = pictures(encoder.image.size)
+    model.eval()
+    tokens = open_clip.get_tokenizer(name)([f"a photo of a {label}." for label in LABELS])
+    with torch.no_grad():
+        theirs, _ = model.get_logits(views, tokens)
+    ours = our_logits(encoder, views)
+    assert (ours - theirs).abs().max() <= 1e-4
+    assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
+    check_backbone(encoder)
+
+
+def test_quick_gelu_is_read_from_the_configuration(tmp_path):
+    for kind in ("vit", "quickgelu"):
+        save_open_clip(kind, tmp_path / kind)  # the same seed: the weights are equal
+    one, other = (our_logits(load(f"local-dir:{tmp_path / kind}"), pictures(32)) for kind in ("vit", "quickgelu"))
+    assert (one - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_transformers_siglip(tmp_path, version):
+    import transformers
+
+    model = save_siglip(tmp_path, version=version)
+    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    assert encoder.fixed_length
+    assert encoder.bias == pytest.approx(-7.0)
+    views = pictures(32)
+    texts = [f"this is a photo of {label}." for label in LABELS]
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(
+        texts, padding="max_length", max_length=64, return_tensors="pt"
+    )
+    if version == 1:
+        seen = {"pixel_values": views}
+    else:
+        from transformers.models.siglip2.image_processing_siglip2 import convert_image_to_patches
+
+        patches = torch.stack([convert_image_to_patches(view, 8) for view in views])
+        seen = {"pixel_values": patches, "pixel_attention_mask": torch.ones(3, 16, dtype=torch.int32)}
+        seen["spatial_shapes"] = torch.full((3, 2), 4)
+    with torch.no_grad():
+        theirs = model(input_ids=inputs["input_ids"], **seen).logits_per_image
+    ours = our_logits(encoder, views, "this is a photo of {}.")
+    assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
+    assert (ours.sigmoid() - theirs.sigmoid()).abs().max() <= 1e-5
+    check_backbone(encoder)
+
+
+def test_transformers_clip(tmp_path):
+    model = save_clip(tmp_path)
+    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    from transformers import AutoTokenizer
+
+    views = pictures(32)
+    texts = [f"a photo of a {label}." for label in LABELS]
+    inputs = AutoTokenizer.from_pretrained(tmp_path)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = model(pixel_values=views, **inputs).logits_per_image
+    ours = our_logits(encoder, views)
+    assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
+    check_backbone(encoder)
+    with pytest.raises(BadLabels, match="end-of-text"):
+        tokenise(encoder, ["cat <|endoftext|>"])
+
+
+@pytest.mark.parametrize("save", [save_clip, save_siglip])
+def test_transformers_own_pipeline(tmp_path, save):
+    from torchvision.transforms.functional import normalize, to_tensor
+    from transformers import pipeline
+
+    save(tmp_path)
+    theirs = pipeline("zero-shot-image-classification", model=str(tmp_path), device="cpu")
+    picture = Image.effect_noise((32, 32), 80).convert("RGB")  # the model's own size: no resizing is compared here
+    answer = theirs(picture, candidate_labels=LABELS, hypothesis_template="a photo of a {}.")
+    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    view = normalize(to_tensor(picture), encoder.image.mean, encoder.image.std)[None]
+    logits = our_logits(encoder, view)[0]
+    ours = logits.sigmoid() if encoder.fixed_length else logits.softmax(-1)
+    assert {row["label"]: row["score"] for row in answer} == pytest.approx(
+        dict(zip(LABELS, ours.tolist(), strict=True)), abs=1e-5
+    )
+
+
+def test_tiny_conforms_and_is_the_same_every_time():
+    encoder = load("tiny", device="cpu")
+    check_backbone(encoder)
+    again = load("tiny", device="cpu")
+    assert torch.equal(our_logits(encoder, pictures(32)), our_logits(again, pictures(32)))
+
+
+def test_loading_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    load("tiny", device="cpu")
+    assert torch.equal(before, torch.get_rng_state())
