@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Outcome = dict[str, Result] | Failure
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How rows are printed."""
 
     table = "table"

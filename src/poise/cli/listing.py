@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What can be listed."""
 
     models = "models"
