@@ -11,7 +11,7 @@ from report import made
 
 from poise.errors import BadDataset, InvalidOption
 from poise.evaluate.records import SCHEMA
-from poise.report.records import load, of_table
+from poise.report.records import Setting, load, of_table
 
 
 def test_the_schema_is_the_one_that_runs_write() -> None:
@@ -81,6 +81,14 @@ def test_other_choices_are_other_settings(tmp_path: Path) -> None:
     assert len(labels) == 2
     assert any("views=8" in label for label in labels)
     assert {setting.init for setting in records.settings} == {"template", "coop"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [("template", "template"), ("coop:prompts/x.safetensors", "coop"), ("a/MaPLe-2.safetensors", "maple"), ("x", "x")],
+)
+def test_the_kind_of_start(given: str, kind: str) -> None:
+    assert Setting("pocket", json.dumps({"init": given})).init == kind
 
 
 def test_top_k_records_give_what_they_can(tmp_path: Path) -> None:

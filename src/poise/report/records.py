@@ -39,10 +39,11 @@ class Setting:
 
     @property
     def init(self) -> str:
-        """Where tuning started: ``template``, ``coop``, ``maple``, or the name of the fitted prompt's file."""
+        """Where tuning started: ``template``, or the kind of a fitted prompt, told by ``kind:file`` or the file's name."""
         given = str(self.get("init", "template"))
-        stem = Path(given).stem.lower()
-        return next((kind for kind in ("coop", "maple", "fpp") if stem.startswith(kind)), given)
+        kind, _, file = given.rpartition(":")
+        told = kind or Path(file).stem.lower()
+        return next((each for each in ("cocoop", "coop", "maple", "fpp") if told.startswith(each)), given)
 
     @property
     def framework(self) -> str:

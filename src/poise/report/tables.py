@@ -181,7 +181,7 @@ def _ranked(lines: list[Line]) -> list[Line]:
             there = {key: sign * float(printed(value, metric)) for key, value in values.items() if value is not None}
             order = sorted(set(there.values()))[:2]
             for key, value in there.items():
-                if len(there) > 1 and value in order:
+                if len(order) > 1 and value in order:  # nothing is best where all are equal
                     marked[key][column] = replace(marked[key][column], rank=order.index(value) + 1)
     return [replace(line, cells=tuple(marked[id(line)])) for line in lines]
 
