@@ -121,6 +121,8 @@ class Outputs:
     text_features: Tensor  # [B, C, D]
     logits: Tensor  # [B, V, C]
     reference_logits: Tensor  # [B, V, C] under the starting prompt, no gradient: view selection reads these
+    ranking: Tensor | None = None  # [B, V]: chosen lowest first, where something else than their entropy decides
+    tokens: Tensor | None = None  # [B, V, J, T, W]: the image tower's token states after its first J layers (MaPLe)
 
 
 @runtime_checkable

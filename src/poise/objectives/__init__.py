@@ -7,7 +7,7 @@ from poise.objectives.dispersion import Dispersion, mean_distance_to_centroid
 from poise.objectives.divergence import CrossEntropy, Divergence
 from poise.objectives.entropy import Entropy
 from poise.objectives.orthogonality import Orthogonality
-from poise.objectives.targets import ConfidenceTemperature, Target, select_views
+from poise.objectives.targets import ConfidenceTemperature, Target, chosen_views, select_views, view_entropy
 
 __all__ = [
     "ConfidenceTemperature",
@@ -18,8 +18,10 @@ __all__ = [
     "Orthogonality",
     "Sum",
     "Target",
+    "chosen_views",
     "mean_distance_to_centroid",
     "objectives",
     "select_views",
     "text_only",
+    "view_entropy",
 ]

@@ -18,14 +18,27 @@ from poise.types import Outputs
 
 def select_views(logits: Tensor, fraction: float) -> Tensor:
     """The int(V * fraction) views of lowest entropy (at least one), most certain first: [B, V, C] -> [B, K]."""
+    return _lowest(view_entropy(logits), fraction)
+
+
+def chosen_views(out: Outputs, fraction: float) -> Tensor:
+    """The views [B, K] that enter the target: by entropy under the starting prompt, unless a ranking was given."""
+    return select_views(out.reference_logits, fraction) if out.ranking is None else _lowest(out.ranking, fraction)
+
+
+def view_entropy(logits: Tensor) -> Tensor:
+    """Entropy of each view's prediction: [..., C] -> [...]."""
+    log_probs = logits.log_softmax(-1)
+    return -(log_probs * log_probs.exp()).sum(-1)
+
+
+def _lowest(scores: Tensor, fraction: float) -> Tensor:
     if not 0 < fraction <= 1:
         raise InvalidOption(
             f"selection is {fraction}.", hint="It is the fraction of views kept, above 0 and at most 1."
         )
-    log_probs = logits.log_softmax(-1)
-    entropy = -(log_probs * log_probs.exp()).sum(-1)  # [B, V]
-    keep = max(1, int(logits.shape[1] * fraction))
-    return torch.argsort(entropy, dim=1, stable=True)[:, :keep]
+    keep = max(1, int(scores.shape[1] * fraction))
+    return torch.argsort(scores, dim=1, stable=True)[:, :keep]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +79,7 @@ class Target:
 
     def log_probs(self, out: Outputs) -> Tensor:
         """Logarithm of p_aug [B, C]; the views are chosen under the starting prompt, so they stay over all steps."""
-        index = select_views(out.reference_logits, self.selection)  # [B, K]
+        index = chosen_views(out, self.selection)  # [B, K]
         logits = out.logits.gather(1, index[..., None].expand(-1, -1, out.logits.shape[-1]))  # [B, K, C]
         if self.temperature is not None:
             logits = logits / self.temperature(logits)[..., None]

@@ -1,0 +1,194 @@
+"""Online tuning along a stream: an image tunes those prompts of a memory that suit it (DynaPrompt, Xiao et al., 2025).
+
+Two variants. "described": prompts that are surer than the start and differ more between the plain view and the others
+are tuned together; where there are none, a copy of the start is appended and tuned, in place of the least recently used
+prompt if the memory is full. "as-published" behaves like the released code: the memory holds differences to the start,
+a fresh copy of the start is tuned for every image, selection is by ranks with double indexing on differences of logits,
+and weight decay reaches all prompts. Both average the loss and the answer's logits over the picked prompts, and choose
+views by entropy averaged over them. The optimiser starts anew for each image; with several steps, prompts are picked
+once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from poise.errors import InvalidOption
+from poise.forward import ClassTexts
+from poise.objectives import chosen_views, view_entropy
+from poise.prompts import start_prompt
+from poise.tuning.adamw import AdamW
+from poise.tuning.memory import (
+    PromptMemory,
+    logit_difference,
+    mean_entropy,
+    pick_as_published,
+    pick_described,
+    probability_difference,
+)
+from poise.tuning.step import Recipe, differentiate
+from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
+
+VARIANTS = ("described", "as-published")
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The slots an image picked, and what they say of its views before tuning."""
+
+    picked: list[int]
+    texts: Tensor  # [P, C, D]
+    logits: Tensor  # [P, V, C]
+
+
+class DynaPrompt:
+    """One method along one ordered stream. `predict` goes on where the last call ended."""
+
+    reads = "features"
+    ordered = True
+
+    def __init__(
+        self,
+        encoder: DualEncoder,
+        classes: ClassTokens,
+        method: Recipe,
+        size: int = 10,
+        variant: str = "described",
+        *,
+        start: Prompt | None = None,
+        texts: ClassTexts | None = None,
+    ) -> None:
+        if variant not in VARIANTS:
+            raise InvalidOption(f"variant={variant!r} is not accepted.", hint=f"Accepted: {', '.join(VARIANTS)}.")
+        self.encoder, self.classes, self.method, self.variant = encoder, classes, method, variant
+        self.texts = texts or ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
+        if len(self.texts.start) != 1 or self.texts.start.text_layers is not None:
+            raise InvalidOption("DynaPrompt starts from one context.", hint="Deep or per-image prompts have no memory.")
+        context = self.texts.start.context[0]
+        context = context.to(torch.promote_types(context.dtype, torch.float32))
+        self._published = variant == "as-published"
+        self._base = context if self._published else torch.zeros_like(context)
+        self.memory = PromptMemory(context - self._base, size)
+        self.kept: dict[int, Tensor] = {}  # text features [C, D] of used slots; "described" never computes them twice
+        self.seen = 0
+        self.picked: list[list[int]] = []  # of the last call, image by image
+        self._objective = method.objective() if method.steps else None
+
+    @torch.no_grad()
+    def predict(self, image_features: Tensor) -> Adapted:
+        """Unit features of all views [B, V, D], in the stream's order -> answers, image by image."""
+        self.picked = []
+        rows = [self._one(features[None].to(self.encoder.device)) for features in image_features]
+        parts = {
+            field.name: torch.cat([getattr(row, field.name) for row in rows])
+            for field in dataclasses.fields(Adapted)
+            if field.name != "prompt"
+        }
+        return Adapted(**parts, prompt=Prompt(torch.cat([row.prompt.context for row in rows])))
+
+    def _one(self, features: Tensor) -> Adapted:
+        """One image [1, V, D]; where something isn't finite the start answers, and the memory stays as it was."""
+        self.seen += 1
+        reference = self.encoder.logits(features, self.texts.start_features())
+        before = self.memory.state()
+        tuned = None
+        if self._objective is not None and len(self.classes) > 1 and bool(reference.isfinite().all()):
+            tuned = self._tune(features, reference)
+        failed = self._objective is not None and len(self.classes) > 1 and tuned is None
+        if tuned is None:
+            self.memory.reset(*before)
+            self.picked.append([])
+            steps = self.method.steps if failed else 0
+            return self._untuned(reference, steps, failed=failed)
+        return tuned
+
+    def _tune(self, features: Tensor, reference: Tensor) -> Adapted | None:
+        found = self._candidates(features, reference)
+        count = len(found.picked)
+        ranking = view_entropy(found.logits).mean(0, keepdim=True).expand(count, -1)  # [P, V]
+        own = features.expand(count, -1, -1)
+
+        def outputs(texts: Tensor) -> Outputs:
+            return Outputs(own, texts, self.encoder.logits(own, texts), found.logits, ranking)
+
+        values, losses = self._descend(found, outputs)
+        context = values[found.picked] + self._base
+        texts = self.texts.features(Prompt(context))
+        out = outputs(texts)
+        logits = out.logits.mean(0, keepdim=True)[:, 0]  # [1, C]
+        if not bool(logits.isfinite().all() & losses.isfinite().all() & values.isfinite().all()):
+            return None
+        self.memory.finish(found.picked, values)
+        self.kept.update(zip(found.picked, texts, strict=True))
+        self.picked.append(found.picked)
+        target = self.method.target()
+        return Adapted(
+            logits=logits,
+            probs=logits.softmax(-1),
+            start_probs=reference[:, 0].softmax(-1),
+            target_probs=target.log_probs(out).exp().mean(0, keepdim=True),
+            confidences=reference.softmax(-1).amax(-1),
+            temperatures=target.temperatures(reference),
+            selected=chosen_views(out, target.selection)[:1],
+            losses=losses,
+            fallback=torch.zeros(1, dtype=torch.bool, device=logits.device),
+            prompt=Prompt(context.mean(0, keepdim=True)),
+            text_features=texts.mean(0, keepdim=True),
+        )
+
+    def _candidates(self, features: Tensor, reference: Tensor) -> Candidates:
+        if self._published:
+            start = self.memory.fresh()
+            texts = self.texts.features(Prompt(self.memory.values + self._base))
+            logits = self.encoder.logits(features.expand(len(texts), -1, -1), texts)
+            picked = pick_as_published(mean_entropy(logits), logit_difference(logits), start)
+            return Candidates(picked, texts[picked], logits[picked])
+        slots = self.memory.used()
+        start_texts = self.texts.start_features()
+        texts = torch.stack([start_texts[0], *(self.kept[slot] for slot in slots)])
+        logits = self.encoder.logits(features.expand(len(texts), -1, -1), texts)
+        better = pick_described(mean_entropy(logits), probability_difference(logits))
+        if not better:
+            return Candidates([self.memory.fresh()], start_texts, reference)
+        return Candidates([slots[index - 1] for index in better], texts[better], logits[better])
+
+    def _descend(self, found: Candidates, outputs: Callable[[Tensor], Outputs]) -> tuple[Tensor, Tensor]:
+        """All slots' values [size, M, E] after the steps, and the mean loss of each step [1, steps]."""
+        assert self._objective is not None
+        values, texts = self.memory.values, found.texts
+        picked = torch.tensor(found.picked, device=values.device)
+        tuned = torch.zeros(len(values), 1, 1, dtype=torch.bool, device=values.device)
+        tuned[picked] = True
+        optimiser, losses = AdamW(lr=self.method.lr, weight_decay=self.method.weight_decay), []
+        for step in range(self.method.steps):
+            prompt = Prompt(values[picked] + self._base)
+            texts = self.texts.features(prompt) if step else texts
+            value, cotangent = differentiate(self._objective, texts, outputs)
+            pulled = self.texts.pullback(prompt, cotangent / len(picked)).context
+            gradient = torch.zeros_like(values).index_add(0, picked, pulled.to(values.dtype))
+            moved, optimiser = optimiser.step(Prompt(values), Prompt(gradient))
+            values = moved.context if self._published else torch.where(tuned, moved.context, values)
+            losses.append(value.mean())
+        return values, torch.stack(losses)[None]
+
+    def _untuned(self, reference: Tensor, steps: int, *, failed: bool) -> Adapted:
+        target, texts = self.method.target(), self.texts.start_features()
+        features = torch.zeros_like(reference)
+        return Adapted(
+            logits=reference[:, 0],
+            probs=reference[:, 0].softmax(-1),
+            start_probs=reference[:, 0].softmax(-1),
+            target_probs=target.log_probs(Outputs(features, texts, reference, reference)).exp(),
+            confidences=reference.softmax(-1).amax(-1),
+            temperatures=target.temperatures(reference),
+            selected=chosen_views(Outputs(features, texts, reference, reference), target.selection),
+            losses=reference.new_full((1, steps), torch.nan),
+            fallback=torch.full((1,), failed, device=reference.device),
+            prompt=self.texts.start,
+            text_features=texts,
+        )

@@ -1,0 +1,99 @@
+"""An online memory of prompts, and which of them an image uses (DynaPrompt, Xiao et al., 2025).
+
+An image's candidates are judged by two numbers: the entropy of their predictions, averaged over the views (low: sure),
+and how much more the plain view's prediction is worth than the other views' (high: it looks at the object).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from poise.errors import InvalidOption
+from poise.objectives import view_entropy
+
+
+class PromptMemory:
+    """A fixed number of slots, in the order of their last use. A slot that was never used is in the starting state."""
+
+    ordered = True  # the stream's order matters, so a stream is never split
+
+    def __init__(self, start: Tensor, size: int) -> None:
+        if size < 1:
+            raise InvalidOption(f"The memory's size is {size}.", hint="It must hold 1 prompt or more.")
+        self.start = start  # [M, E]
+        self.values = start.repeat(size, 1, 1)  # [size, M, E]
+        self.order = list(range(size))  # least recently used first
+        self.uses = [0] * size
+
+    def used(self) -> list[int]:
+        """The slots that hold a tuned prompt, least recently used first."""
+        return [slot for slot in self.order if self.uses[slot]]
+
+    def fresh(self) -> int:
+        """A slot in the starting state: an unused one, or the least recently used, whose prompt is given up."""
+        for slot in self.order:
+            if not self.uses[slot]:
+                return slot
+        slot = self.order[0]
+        self.values = self.values.clone()
+        self.values[slot] = self.start
+        self.uses[slot] = 0
+        return slot
+
+    def finish(self, picked: Sequence[int], values: Tensor) -> None:
+        """Keep all slots' values [size, M, E] after the picked ones were tuned; these become the most recent."""
+        self.values = values
+        for slot in picked:
+            self.order.remove(slot)
+            self.order.append(slot)
+            self.uses[slot] += 1
+
+    def state(self) -> tuple[Tensor, list[int], list[int]]:
+        """What `reset` takes to bring this moment back."""
+        return self.values, list(self.order), list(self.uses)
+
+    def reset(self, values: Tensor, order: Sequence[int], uses: Sequence[int]) -> None:
+        """Go back to a moment that `state` described."""
+        self.values, self.order, self.uses = values, list(order), list(uses)
+
+
+def mean_entropy(logits: Tensor) -> Tensor:
+    """[P, V, C] -> [P]: over all views, the plain one included."""
+    return view_entropy(logits).mean(1)
+
+
+def probability_difference(logits: Tensor) -> Tensor:
+    """[P, V, C] -> [P]: the plain view's top probability, less what the other views give that class on average."""
+    probs = logits.softmax(-1)
+    top, label = probs[:, 0].max(-1)
+    others = probs[:, 1:].gather(2, label[:, None, None].expand(-1, probs.shape[1] - 1, 1))
+    return top - others.mean((1, 2)) if probs.shape[1] > 1 else torch.zeros_like(top)
+
+
+def logit_difference(logits: Tensor) -> Tensor:
+    """[P, V, C] -> [P]: the plain view's top logit less the other views' own top logits, as published."""
+    top = logits.amax(-1)
+    return top[:, 0] - top[:, 1:].mean(1) if logits.shape[1] > 1 else torch.zeros_like(top[:, 0])
+
+
+def pick_described(entropy: Tensor, difference: Tensor) -> list[int]:
+    """Candidates [1..] that are surer than the start (candidate 0) and differ more between plain view and others."""
+    better = (entropy < entropy[0]) & (difference > difference[0])
+    return [int(index) for index in better.nonzero()[:, 0]]
+
+
+def pick_as_published(entropy: Tensor, difference: Tensor, start: int) -> list[int]:
+    """The slots that the published code picks; ``start`` is the slot in the starting state.
+
+    It cuts both lists at the start's rank in the entropies, and uses the common slots' numbers once more as positions
+    in the list of entropies. The start comes last, and may be there twice; ties go to the lower slot.
+    """
+    by_entropy = torch.argsort(entropy, descending=True, stable=True).tolist()
+    by_difference = torch.argsort(difference, descending=True, stable=True).tolist()
+    rank = by_entropy.index(start)
+    surer = by_entropy[min(rank + 1, len(by_entropy) - 1) :]
+    both = sorted(set(surer) & set(by_difference[:rank]))
+    return [*(by_entropy[slot] for slot in both), start]

@@ -1,0 +1,113 @@
+"""Several methods along one stream, each with a memory of its own; saved and restored exactly in the middle of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from poise.errors import BadCheckpoint
+from poise.forward import ClassTexts
+from poise.prompts import start_prompt
+from poise.prompts.store import hash_labels
+from poise.tuning.dynaprompt import DynaPrompt
+from poise.tuning.step import Recipe
+from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
+
+_FORMAT = "poise-memory/1"
+
+
+class StreamTuner:
+    """`DynaPrompt` for each method; image features come in once and serve them all."""
+
+    reads = "features"
+    ordered = True
+
+    def __init__(
+        self,
+        encoder: DualEncoder,
+        classes: ClassTokens,
+        methods: Sequence[Recipe],
+        start: Prompt | None = None,
+        *,
+        size: int = 10,
+        variant: str = "described",
+    ) -> None:
+        texts = ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
+        self.streams = {
+            method.name: DynaPrompt(encoder, classes, method, size, variant, texts=texts) for method in methods
+        }
+
+    def predict(self, image_features: Tensor) -> dict[str, Adapted]:
+        """The next images' features [B, V, D], in order -> each method's answers."""
+        return {name: stream.predict(image_features) for name, stream in self.streams.items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write each method's memory into ``folder``."""
+        for name, stream in self.streams.items():
+            save_memory(stream, Path(folder) / f"{name}.safetensors")
+
+    def restore(self, folder: str | Path) -> None:
+        """Go on from what `save` wrote, bit by bit as if there had been no break."""
+        for name, stream in self.streams.items():
+            restore_memory(stream, Path(folder) / f"{name}.safetensors")
+
+
+def save_memory(stream: DynaPrompt, path: str | Path) -> None:
+    """Write a stream's memory; the file appears whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values, order, uses = stream.memory.state()
+    tensors = {"values": values.cpu().contiguous(), "start": stream.memory.start.cpu().contiguous()}
+    used = stream.memory.used()
+    if used and stream.variant == "described":
+        tensors["texts"] = torch.stack([stream.kept[slot] for slot in used]).cpu()
+    facts = {**_identity(stream), "order": order, "uses": uses, "seen": stream.seen}
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    save_file(tensors, partial, metadata={"format": _FORMAT, "facts": json.dumps(facts)})
+    os.replace(partial, path)
+
+
+def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
+    """Put a stream back to where `save_memory` left it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except (FileNotFoundError, SafetensorError, OSError) as problem:
+        raise BadCheckpoint(
+            f"'{path}' can't be read: {problem}.", hint="Start the stream from its beginning."
+        ) from None
+    if metadata.get("format") != _FORMAT:
+        raise BadCheckpoint(f"'{path}' has format {metadata.get('format')!r}.", hint=f"A memory has {_FORMAT!r}.")
+    facts = json.loads(metadata["facts"])
+    for name, ours in _identity(stream).items():
+        if facts.get(name) != ours:
+            raise BadCheckpoint(
+                f"The memory's {name} is {facts.get(name)!r}, but this stream's is {ours!r}.",
+                hint="A memory belongs to one model, label set, method and variant.",
+            )
+    device = stream.encoder.device
+    if not torch.equal(tensors["start"].to(device), stream.memory.start):
+        raise BadCheckpoint(f"'{path}' began from another prompt.", hint="Give the same start, dtype and template.")
+    stream.memory.reset(tensors["values"].to(device), facts["order"], facts["uses"])
+    texts = tensors.get("texts", torch.empty(0)).to(device)
+    stream.kept = dict(zip(stream.memory.used(), texts, strict=False))
+    stream.seen = facts["seen"]
+
+
+def _identity(stream: DynaPrompt) -> dict[str, object]:
+    return {
+        "model": stream.encoder.name,
+        "labels": hash_labels(stream.classes.labels),
+        "template": stream.classes.template,
+        "method": repr(stream.method),
+        "variant": stream.variant,
+        "size": len(stream.memory.order),
+    }
