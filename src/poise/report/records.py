@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def init(self) -> str:
-        """Where tuning started: ``template``, or the kind of a fitted prompt, told by ``kind:file`` or the file's name."""
+        """Where tuning started: ``template``, or a fitted prompt's kind, told by ``kind:file`` or the file's name."""
         given = str(self.get("init", "template"))
         kind, _, file = given.rpartition(":")
         told = kind or Path(file).stem.lower()
