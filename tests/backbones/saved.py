@@ -83,11 +83,11 @@ def save_clip(folder: Path) -> Any:
     return _save(transformers.CLIPModel, config, folder)
 
 
-def save_siglip(folder: Path, *, version: int = 1) -> Any:
-    """A random transformers SigLIP or SigLIP2 model with a small unigram vocabulary; returns the model."""
+def save_siglip(folder: Path, *, version: int = 1, tokenizer: Any = None) -> Any:
+    """A random transformers SigLIP or SigLIP2 model with a small vocabulary; returns the model."""
     import transformers
 
-    siglip_tokenizer().save_pretrained(folder)
+    (siglip_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = shape | {"vocab_size": 300, "max_position_embeddings": 64, "projection_size": 32}
     if version == 2:

@@ -78,3 +78,10 @@ def test_a_tower_that_takes_no_prompts(tmp_path):
     encoder = load(f"local-dir:{tmp_path}", device="cpu")
     with pytest.raises(InvalidOption, match="takes no prompts"):
         encoder.encode_images(torch.zeros(1, 1, 3, 64, 64), prompt(1, 1))
+
+
+@pytest.mark.parametrize(("layers", "width"), [(3, 64), (2, 32)])
+def test_prompts_that_do_not_fit_the_tower(encoder, layers, width):
+    given = Prompt(torch.zeros(1, 2, 64), image_layers=torch.zeros(1, layers, 2, width))
+    with pytest.raises(InvalidOption, match="2 layers of width 64"):
+        encoder.encode_images(VIEWS, given)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import open_clip
 import pytest
 import torch
-from backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip
+from backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip, siglip_tokenizer
 from PIL import Image
 
 from poise.backbones import load
-from poise.errors import BadLabels
+from poise.errors import BadLabels, InvalidOption
 from poise.prompts import start_prompt, tokenise
 from poise.testing import check_backbone
+from poise.types import Prompt
 
 LABELS = ["cat", "great white shark", "a dog", "annual crop land of the north"]
 
@@ -50,6 +53,23 @@ def test_open_clip(open_clip_folder):
     check_backbone(encoder)
 
 
+def test_open_clip_with_a_hugging_face_tokenizer(tmp_path):
+    save_open_clip("siglip", tmp_path)
+    siglip_tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "here", "tokenizer_kwargs": {"clean": "canonicalize"}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    name = f"local-dir:{tmp_path}"
+    model = open_clip.create_model(name).eval()
+    encoder = load(name, device="cpu")
+    views = pictures(32)
+    with torch.no_grad():
+        theirs, _ = model.get_logits(
+            views, open_clip.get_tokenizer(name)([f"a photo of a {label}." for label in LABELS])
+        )
+    assert (our_logits(encoder, views).softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
+
+
 def test_quick_gelu_is_read_from_the_configuration(tmp_path):
     for kind in ("vit", "quickgelu"):
         save_open_clip(kind, tmp_path / kind)  # the same seed: the weights are equal
@@ -84,6 +104,46 @@ def test_transformers_siglip(tmp_path, version):
     assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
     assert (ours.sigmoid() - theirs.sigmoid()).abs().max() <= 1e-5
     check_backbone(encoder)
+
+
+def test_siglip_with_its_own_tokenizer(tmp_path):
+    pieces = pytest.importorskip("sentencepiece", reason="SigLIP's own tokenizer needs sentencepiece")
+    from transformers import SiglipTokenizer
+
+    sentences = ["a photo of a cat in the great white room", "this dog saw a shark, the quick brown fox jumps"] * 20
+    with (tmp_path / "trained.model").open("wb") as file:
+        pieces.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_writer=file, vocab_size=60, hard_vocab_limit=False,
+            pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+        )  # fmt: skip
+    tokenizer = SiglipTokenizer(str(tmp_path / "trained.model"), model_max_length=64, model_input_names=["input_ids"])
+    model = save_siglip(tmp_path / "model", tokenizer=tokenizer)
+    encoder = load(f"transformers:{tmp_path / 'model'}", device="cpu")
+    ids = tokenizer([f"a photo of a {label}." for label in LABELS], padding="max_length", return_tensors="pt").input_ids
+    views = pictures(32)
+    with torch.no_grad():
+        theirs = model(input_ids=ids, pixel_values=views).logits_per_image
+    assert (our_logits(encoder, views).sigmoid() - theirs.sigmoid()).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("save", [save_siglip, lambda folder: save_open_clip("siglip", folder)])
+def test_the_general_path_takes_batched_gradients_and_contexts_per_class(tmp_path, save):
+    save(tmp_path)
+    scheme = "transformers" if (tmp_path / "config.json").exists() else "local-dir"
+    encoder = load(f"{scheme}:{tmp_path}", device="cpu", dtype="float64")
+    classes = tokenise(encoder, LABELS)
+    start = start_prompt(encoder, classes).context
+    context = start.clone().requires_grad_()
+    features = encoder.encode_classes(classes, Prompt(context))
+    directions = torch.randn(3, *features.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (batched,) = torch.autograd.grad(features, context, directions, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(features, context, direction, retain_graph=True)[0] for direction in directions]
+    assert batched.abs().max() > 0
+    assert (batched - torch.stack(alone)).abs().max() <= 1e-10
+    each = encoder.encode_classes(classes, Prompt(start[:, None].expand(-1, len(LABELS), -1, -1)))
+    assert (each - features).abs().max() <= 1e-12
+    with pytest.raises(InvalidOption, match="causal"):
+        encoder.encode_classes(classes, Prompt(start, text_layers=start[:, None]))
 
 
 def test_transformers_clip(tmp_path):

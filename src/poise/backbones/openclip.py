@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer, get_clean_fn
 from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer, text_global_pool
 from torch import Tensor, nn
 
@@ -174,11 +174,11 @@ def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int]:
             hint="Use a model with a plain tokenizer.",
         )
     inner = tokenizer.tokenizer
-    clean = getattr(tokenizer, "clean_fn", None)
+    clean = get_clean_fn("canonicalize") if isinstance(tokenizer, SigLipTokenizer) else tokenizer.clean_fn
     separator = inner.sep_token_id if getattr(tokenizer, "strip_sep_token", False) else None
 
     def ids(texts: Sequence[str]) -> list[list[int]]:
-        cleaned = [clean(text) for text in texts] if clean else list(texts)
+        cleaned = [clean(text) for text in texts]
         rows: list[list[int]] = inner(cleaned, truncation=False, padding=False).input_ids
         return rows if separator is None else [[0 if i == separator else i for i in row] for row in rows]
 
@@ -191,14 +191,20 @@ def _prompted(visual: Any) -> Any:
         return None
 
     def forward(pictures: Tensor, layers: Tensor) -> Tensor:  # layers [N, 1 + J, M, W]
+        depth, width = len(visual.transformer.resblocks), visual.class_embedding.shape[0]
+        if layers.shape[1] > depth or layers.shape[-1] != width:
+            raise InvalidOption(
+                f"Image prompts for {layers.shape[1]} layers of width {layers.shape[-1]} were given.",
+                hint=f"This image tower has {depth} layers of width {width}.",
+            )
         x = visual.conv1(pictures).flatten(2).transpose(1, 2)  # [N, patches, W]
         first = visual.class_embedding.expand(len(x), 1, -1)
         x = torch.cat([first, x], 1) + visual.positional_embedding
         keep = x.shape[1]
         x = visual.ln_pre(torch.cat([x, layers[:, 0]], 1))
-        for depth, block in enumerate(visual.transformer.resblocks):
-            if 0 < depth < layers.shape[1]:
-                x = torch.cat([x[:, :keep], layers[:, depth]], 1)
+        for i, block in enumerate(visual.transformer.resblocks):
+            if 0 < i < layers.shape[1]:
+                x = torch.cat([x[:, :keep], layers[:, i]], 1)
             x = block(x)
         pooled, _ = visual._pool(x[:, :keep])
         return pooled if visual.proj is None else pooled @ visual.proj
