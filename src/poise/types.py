@@ -86,6 +86,7 @@ class DualEncoder(Protocol):
     context_length: int  # tokens that one text may have, start and end token included
     fixed_length: bool  # the text tower reads padding too, so texts are always padded to context_length (SigLIP)
     pad_id: int
+    activation: str  # what the model was trained under: "softmax" (CLIP) or "sigmoid" (SigLIP)
     device: torch.device
     dtype: torch.dtype  # of weights and activations; logits, softmax and losses are float32 or wider
 

@@ -54,13 +54,22 @@ class Encoder:
     """A frozen CLIP-like model; meets poise.types.DualEncoder."""
 
     def __init__(
-        self, name: str, image: ImageSide, text: TextSide, *, scale: float, bias: float = 0.0, chunk: int | None = None
+        self,
+        name: str,
+        image: ImageSide,
+        text: TextSide,
+        *,
+        scale: float,
+        bias: float = 0.0,
+        activation: str = "softmax",
+        chunk: int | None = None,
     ) -> None:
         self.name = name
         self.image = image.spec
         self.context_length = text.context_length
         self.fixed_length = text.fixed_length
         self.pad_id = text.pad_id
+        self.activation = activation
         self.device = text.table.weight.device
         self.dtype = text.table.weight.dtype
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)

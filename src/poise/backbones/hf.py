@@ -44,7 +44,14 @@ def load_transformers(
     freeze(model, device, dtype)
     image = _image_side(model, folder, family)
     text = _text_side(model, folder, family)
-    return Encoder(f"transformers:{source}", image, text, scale=scale, bias=bias)
+    return Encoder(
+        f"transformers:{source}",
+        image,
+        text,
+        scale=scale,
+        bias=bias,
+        activation="softmax" if family == "clip" else "sigmoid",
+    )
 
 
 def _model(folder: Path) -> Any:

@@ -58,6 +58,20 @@ def load(
     return schemes.get("open_clip")(name, place)
 
 
+def describe_models() -> list[tuple[str, str]]:
+    """The names that `load` takes, each with a line about it."""
+    from poise.backbones.openclip_load import known_names
+
+    rows = [
+        ("pocket", "the embedded model: small, trained, no download; the default"),
+        ("tiny", "seeded random weights, for tests: its answers mean nothing"),
+        ("local-dir:PATH", "a folder in open_clip's format"),
+        ("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub"),
+        ("transformers:ORG/REPO", "a CLIP or SigLIP model of transformers, on the hub or in a folder"),
+    ]
+    return rows + [(name, "open_clip, downloaded on first use") for name in known_names()]
+
+
 def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Place:
     """The device and dtype that two options stand for, or an error where this machine can't do them."""
     chosen = _device(device)

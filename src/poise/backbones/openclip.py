@@ -14,6 +14,7 @@ from poise.backbones.block import Block, Map
 from poise.backbones.causal import CausalTower, SharedPrefix
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
 from poise.backbones.general import EveryPair
+from poise.backbones.prompted import PromptedViT
 from poise.backbones.vision import ClassTokenTower
 from poise.errors import BadCheckpoint, InvalidOption
 from poise.types import ImageSpec
@@ -39,7 +40,8 @@ def wrap(
     freeze(model, device, dtype)
     forward = class_token_tower(model.visual) or model.visual
     image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
-    return Encoder(name, image, _text_side(model, tokenizer), scale=scale, bias=bias)
+    activation = "softmax" if model.logit_bias is None else "sigmoid"
+    return Encoder(name, image, _text_side(model, tokenizer), scale=scale, bias=bias, activation=activation)
 
 
 def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
@@ -185,28 +187,6 @@ def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int]:
     return ids, int(inner.pad_token_id)
 
 
-def _prompted(visual: Any) -> Any:
-    """MaPLe's image side: M extra tokens behind the patches, replaced at the input of blocks 1..J."""
-    if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None:
-        return None
-
-    def forward(pictures: Tensor, layers: Tensor) -> Tensor:  # layers [N, 1 + J, M, W]
-        depth, width = len(visual.transformer.resblocks), visual.class_embedding.shape[0]
-        if layers.shape[1] > depth or layers.shape[-1] != width:
-            raise InvalidOption(
-                f"Image prompts for {layers.shape[1]} layers of width {layers.shape[-1]} were given.",
-                hint=f"This image tower has {depth} layers of width {width}.",
-            )
-        x = visual.conv1(pictures).flatten(2).transpose(1, 2)  # [N, patches, W]
-        first = visual.class_embedding.expand(len(x), 1, -1)
-        x = torch.cat([first, x], 1) + visual.positional_embedding
-        keep = x.shape[1]
-        x = visual.ln_pre(torch.cat([x, layers[:, 0]], 1))
-        for i, block in enumerate(visual.transformer.resblocks):
-            if 0 < i < layers.shape[1]:
-                x = torch.cat([x[:, :keep], layers[:, i]], 1)
-            x = block(x)
-        pooled, _ = visual._pool(x[:, :keep])
-        return pooled if visual.proj is None else pooled @ visual.proj
-
-    return forward
+def _prompted(visual: Any) -> PromptedViT | None:
+    plain = isinstance(visual, VisionTransformer) and visual.attn_pool is None
+    return PromptedViT(visual) if plain else None

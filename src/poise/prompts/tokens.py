@@ -15,8 +15,11 @@ from poise.types import ClassTokens, DualEncoder, Prompt
 _SHOWN = 5  # how many offenders an error names before it counts the rest
 
 
-def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """The labels as a tuple, or an error that names each index that is wrong."""
+def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, ...]:
+    """The labels as a tuple, or an error that names each index that is wrong.
+
+    ``repeats`` lets a name stand twice, as "missile" and "sunglasses" do among ImageNet's published names.
+    """
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
         raise BadLabels(f"Labels must be a list of strings, got {type(labels).__name__}.", hint="Pass ['cat', 'dog'].")
     if not labels:
@@ -31,7 +34,7 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     for i, label in enumerate(labels):
         places[_spoken(label)].append(i)
     doubled = [f"{label!r} at indices {', '.join(map(str, at))}" for label, at in places.items() if len(at) > 1]
-    if doubled:
+    if doubled and not repeats:
         raise BadLabels(f"Duplicate labels: {_some(doubled)}.", hint="Each label must be there once.")
     return tuple(labels)
 
@@ -44,6 +47,7 @@ def tokenise(
     context: str = "auto",
     tokens: int | None = None,
     on_long_label: str = "error",
+    repeats: bool = False,
 ) -> ClassTokens:
     """Token ids of every label's sentence and the slots of the tunable context.
 
@@ -55,10 +59,11 @@ def tokenise(
             (those before the name if there are any, else those after it).
         tokens: tune only the first so many of the context's tokens (MaPLe: 2 of "a photo of a").
         on_long_label: "error", or "truncate" to cut names that do not fit, with a warning that lists them.
+        repeats: let a name stand twice: benchmarks do, with one row each; the two share their probability.
     """
     if on_long_label not in ("error", "truncate"):
         raise InvalidOption(f"on_long_label={on_long_label!r} is not accepted.", hint="Accepted: error, truncate.")
-    labels = check_labels(labels)
+    labels = check_labels(labels, repeats=repeats)
     parsed = Template.parse(template)
     sides = parsed.sides(context)
     names = [_spoken(label) for label in labels]
