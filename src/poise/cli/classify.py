@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.errors import BadLabels, InvalidOption
+from poise.errors import BadLabels
 
 if TYPE_CHECKING:
     from poise.results import Failure, Result
@@ -85,8 +85,6 @@ def _paths(images: list[str]) -> list[Path]:
     paths: list[Path] = []
     for image in images:
         paths += sample_images() if image == "samples" else find_images([image])
-    if not paths:
-        raise InvalidOption(f"No image found in {', '.join(images)}.", hint="Give files, folders or quoted globs.")
     return paths
 
 

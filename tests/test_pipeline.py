@@ -1,0 +1,70 @@
+"""The pipeline object is a drop-in for transformers' own: same call, same shape, same scores when nothing is tuned."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import pytest
+from backbones.saved import save_clip, save_siglip
+from PIL import Image
+
+import poise
+from poise.errors import InvalidOption, UnknownName, UnreadableImage
+
+LABELS = ["cat", "dog", "great white shark"]
+
+
+@pytest.fixture
+def photo() -> Image.Image:
+    return Image.effect_noise((32, 32), 80).convert("RGB")  # the models' own size, so no resizing is compared
+
+
+@pytest.mark.parametrize("save", [save_clip, save_siglip])
+def test_equals_the_transformers_pipeline(tmp_path: Path, photo: Image.Image, save) -> None:
+    from transformers import pipeline
+
+    save(tmp_path)
+    theirs = pipeline("zero-shot-image-classification", model=str(tmp_path), device="cpu")
+    ours = poise.pipeline(
+        "zero-shot-image-classification", model=f"transformers:{tmp_path}", method="zero-shot", device="cpu"
+    )
+    for arguments in (
+        {"candidate_labels": LABELS},
+        {"candidate_labels": LABELS, "hypothesis_template": "a photo of a {}."},
+    ):
+        expected, answer = theirs(photo, **arguments), ours(photo, **arguments)
+        assert [row["label"] for row in answer] == [row["label"] for row in expected]
+        assert [row["score"] for row in answer] == pytest.approx([row["score"] for row in expected], abs=1e-5)
+        assert [set(row) for row in answer] == [{"score", "label"}] * 3
+    expected, answer = (each([photo, photo], candidate_labels=LABELS) for each in (theirs, ours))
+    assert [[row["label"] for row in rows] for rows in answer] == [[row["label"] for row in rows] for rows in expected]
+
+
+def test_inputs_of_the_original(tmp_path: Path, photo: Image.Image) -> None:
+    ours = poise.pipeline(model="tiny", device="cpu", views=4)
+    path = tmp_path / "a.png"
+    photo.save(path)
+    expected = ours(photo, LABELS)
+    buffer = io.BytesIO()
+    photo.save(buffer, "PNG")
+    text = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    for given in (str(path), text, path):
+        assert ours(given, candidate_labels=LABELS) == expected
+    assert ours(images=photo, candidate_labels=LABELS, timeout=3, batch_size=2) == expected
+    assert sum(row["score"] for row in expected) == pytest.approx(1, abs=1e-6)
+
+
+def test_refusals(photo: Image.Image) -> None:
+    ours = poise.pipeline(model="tiny", device="cpu", views=2)
+    with pytest.raises(UnreadableImage, match="Download the picture first"):
+        ours("https://example.org/cat.png", candidate_labels=LABELS)
+    with pytest.raises(UnreadableImage, match="base64"):
+        ours("data:image/png;base64,!!!", candidate_labels=LABELS)
+    with pytest.raises(InvalidOption, match="candidate_labels"):
+        ours(photo)
+    with pytest.raises(InvalidOption, match="No image"):
+        ours(candidate_labels=LABELS)
+    with pytest.raises(UnknownName, match="zero-shot-image-classification"):
+        poise.pipeline("image-classification", model="tiny")
