@@ -7,11 +7,20 @@ optimiser gives the same numbers, but it owns its parameters; here state is a va
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from poise.types import Prompt
+
+class Parameters(Protocol):
+    """Named tensors [B, ...] that are stepped together: a `Prompt`, or MaPLe's coupled prompts."""
+
+    def parts(self) -> dict[str, Tensor]:
+        """The tensors by name; the class takes them back as keyword arguments."""
+
+
+P = TypeVar("P", bound=Parameters)
 
 
 @dataclass(frozen=True)
@@ -23,17 +32,17 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     count: int = 0
-    mean: Prompt | None = None
-    square: Prompt | None = None
+    mean: dict[str, Tensor] | None = None
+    square: dict[str, Tensor] | None = None
 
-    def step(self, prompt: Prompt, gradient: Prompt) -> tuple[Prompt, AdamW]:
+    def step(self, prompt: P, gradient: P) -> tuple[P, AdamW]:
         """One step of each image's prompt [B, ...] along its gradient [B, ...]; a shared prompt [1, ...] fans out."""
         count, means, squares, stepped = self.count + 1, {}, {}, {}
         for name, grad in gradient.parts().items():
             means[name] = _decayed(self.mean, name, grad, self.betas[0], grad)
             squares[name] = _decayed(self.square, name, grad, self.betas[1], grad * grad)
             stepped[name] = self._moved(prompt.parts()[name], means[name], squares[name], count)
-        return Prompt(**stepped), replace(self, count=count, mean=Prompt(**means), square=Prompt(**squares))
+        return type(prompt)(**stepped), replace(self, count=count, mean=means, square=squares)
 
     def _moved(self, value: Tensor, mean: Tensor, square: Tensor, count: int) -> Tensor:
         first, second = 1 - self.betas[0] ** count, 1 - self.betas[1] ** count
@@ -41,6 +50,6 @@ class AdamW:
         return value * (1 - self.lr * self.weight_decay) - self.lr / first * (mean / scale)
 
 
-def _decayed(state: Prompt | None, name: str, grad: Tensor, beta: float, value: Tensor) -> Tensor:
-    before = torch.zeros_like(grad) if state is None else state.parts()[name]
+def _decayed(state: dict[str, Tensor] | None, name: str, grad: Tensor, beta: float, value: Tensor) -> Tensor:
+    before = torch.zeros_like(grad) if state is None else state[name]
     return beta * before + (1 - beta) * value

@@ -11,7 +11,6 @@ once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from poise.forward import ClassTexts
 from poise.objectives import chosen_views, view_entropy
 from poise.prompts import start_prompt
 from poise.tuning.adamw import AdamW
+from poise.tuning.answer import make_answer, stacked
 from poise.tuning.memory import (
     PromptMemory,
     logit_difference,
@@ -84,12 +84,7 @@ class DynaPrompt:
         """Unit features of all views [B, V, D], in the stream's order -> answers, image by image."""
         self.picked = []
         rows = [self._one(features[None].to(self.encoder.device)) for features in image_features]
-        parts = {
-            field.name: torch.cat([getattr(row, field.name) for row in rows])
-            for field in dataclasses.fields(Adapted)
-            if field.name != "prompt"
-        }
-        return Adapted(**parts, prompt=Prompt(torch.cat([row.prompt.context for row in rows])))
+        return stacked(rows)
 
     def _one(self, features: Tensor) -> Adapted:
         """One image [1, V, D]; where something isn't finite the start answers, and the memory stays as it was."""
@@ -100,12 +95,13 @@ class DynaPrompt:
         if self._objective is not None and len(self.classes) > 1 and bool(reference.isfinite().all()):
             tuned = self._tune(features, reference)
         failed = self._objective is not None and len(self.classes) > 1 and tuned is None
-        if tuned is None:
-            self.memory.reset(*before)
-            self.picked.append([])
-            steps = self.method.steps if failed else 0
-            return self._untuned(reference, steps, failed=failed)
-        return tuned
+        if tuned is not None:
+            return tuned
+        self.memory.reset(*before)
+        self.picked.append([])
+        losses = reference.new_full((1, self.method.steps if failed else 0), torch.nan)
+        out = Outputs(features, self.texts.start_features(), reference, reference)
+        return make_answer(self.method, out, self.texts.start, losses, torch.full((1,), failed, device=losses.device))
 
     def _tune(self, features: Tensor, reference: Tensor) -> Adapted | None:
         found = self._candidates(features, reference)
@@ -175,20 +171,3 @@ class DynaPrompt:
             values = moved.context if self._published else torch.where(tuned, moved.context, values)
             losses.append(value.mean())
         return values, torch.stack(losses)[None]
-
-    def _untuned(self, reference: Tensor, steps: int, *, failed: bool) -> Adapted:
-        target, texts = self.method.target(), self.texts.start_features()
-        features = torch.zeros_like(reference)
-        return Adapted(
-            logits=reference[:, 0],
-            probs=reference[:, 0].softmax(-1),
-            start_probs=reference[:, 0].softmax(-1),
-            target_probs=target.log_probs(Outputs(features, texts, reference, reference)).exp(),
-            confidences=reference.softmax(-1).amax(-1),
-            temperatures=target.temperatures(reference),
-            selected=chosen_views(Outputs(features, texts, reference, reference), target.selection),
-            losses=reference.new_full((1, steps), torch.nan),
-            fallback=torch.full((1,), failed, device=reference.device),
-            prompt=self.texts.start,
-            text_features=texts,
-        )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from poise.errors import InvalidOption
 from poise.forward import ClassTexts
-from poise.objectives import select_views
 from poise.prompts import start_prompt
+from poise.tuning.answer import make_answer, stacked, start_where, untuned_answer
 from poise.tuning.step import Recipe, Slope, Tuned, adapt_all, joined
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
@@ -23,6 +22,9 @@ class Tuner:
 
     Labels are encoded when the tuner is made, and never again under the starting prompt.
     """
+
+    reads = "features"  # what `predict` takes: features [B, V, D], or views [B, V, 3, S, S] (`DeepTuner`)
+    ordered = False  # whether answers depend on the images before (`StreamTuner`)
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Tuner:
         # Text features are [B, C, D] for each method: with many labels, fewer images go together.
         numbers = max(1, len(self.methods)) * self.texts.start_features().numel()
         parts = [self._predict(part) for part in features.split(max(1, _NUMBERS_TOGETHER // numbers))]
-        return parts[0] if len(parts) == 1 else {name: _stacked([part[name] for part in parts]) for name in parts[0]}
+        return parts[0] if len(parts) == 1 else {name: stacked([part[name] for part in parts]) for name in parts[0]}
 
     def _predict(self, features: Tensor) -> dict[str, Adapted]:
         reference = self.encoder.logits(features, self.texts.start_features())  # [B, V, C]
@@ -82,44 +84,15 @@ class Tuner:
         return method.steps > 0 and method.name in self._slopes and len(self.classes) > 1
 
     def _untuned(self, method: Recipe, features: Tensor, reference: Tensor) -> Adapted:
-        count = len(features)
-        texts = self.texts.start_features().expand(count, -1, -1)
-        prompt = self.texts.start.map(lambda part: part.expand(count, *part.shape[1:]))
-        losses, bad = reference.new_zeros(count, 0), torch.zeros(count, dtype=torch.bool, device=features.device)
-        return self._answer(method, Outputs(features, texts, reference, reference), prompt, losses, bad)
+        texts = self.texts.start_features().expand(len(features), -1, -1)
+        return untuned_answer(method, Outputs(features, texts, reference, reference), self.texts.start)
 
     def _tuned(self, method: Recipe, features: Tensor, reference: Tensor, tuned: Tuned, texts: Tensor) -> Adapted:
         start_texts = self.texts.start_features()
         logits = self.encoder.logits(features, texts)
         bad = ~_finite(tuned, logits)
         prompt, texts, logits = _start_where(bad, tuned.prompt, self.texts.start, texts, start_texts, logits, reference)
-        return self._answer(method, Outputs(features, texts, logits, reference), prompt, tuned.losses, bad)
-
-    def _answer(self, method: Recipe, out: Outputs, prompt: Prompt, losses: Tensor, bad: Tensor) -> Adapted:
-        target, reference = method.target(), out.reference_logits
-        return Adapted(
-            logits=out.logits[:, 0],
-            probs=out.logits[:, 0].softmax(-1),
-            start_probs=reference[:, 0].softmax(-1),
-            target_probs=target.log_probs(out).exp(),
-            confidences=reference.softmax(-1).amax(-1),
-            temperatures=target.temperatures(reference),
-            selected=select_views(reference, target.selection),
-            losses=losses,
-            fallback=bad,
-            prompt=prompt,
-            text_features=out.text_features,
-        )
-
-
-def _stacked(parts: Sequence[Adapted]) -> Adapted:
-    """One method's answers for several groups of images, as one."""
-    joint = {
-        name: torch.cat([getattr(part, name) for part in parts])
-        for name in (entry.name for entry in fields(Adapted))
-        if name != "prompt"
-    }
-    return Adapted(prompt=joined([part.prompt for part in parts]), **joint)
+        return make_answer(method, Outputs(features, texts, logits, reference), prompt, tuned.losses, bad)
 
 
 def _finite(tuned: Tuned, logits: Tensor) -> Tensor:
@@ -135,9 +108,5 @@ def _start_where(
     bad: Tensor, prompt: Prompt, start: Prompt, texts: Tensor, start_texts: Tensor, logits: Tensor, reference: Tensor
 ) -> tuple[Prompt, Tensor, Tensor]:
     """The starting prompt and all that follows from it, for the images whose tuning went wrong."""
-
-    def chosen(original: Tensor, value: Tensor) -> Tensor:
-        return torch.where(bad.reshape(-1, *[1] * (value.ndim - 1)), original, value)
-
-    parts = {name: chosen(start.parts()[name], part) for name, part in prompt.parts().items()}
-    return Prompt(**parts), chosen(start_texts, texts), chosen(reference, logits)
+    parts = {name: start_where(bad, start.parts()[name], part) for name, part in prompt.parts().items()}
+    return Prompt(**parts), start_where(bad, start_texts, texts), start_where(bad, reference, logits)
