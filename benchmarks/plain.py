@@ -1,0 +1,117 @@
+"""Test-time prompt tuning as published, written plainly: the loop that the fast path is measured against.
+
+One image at a time; every class at the model's full text length; float32 weights under autocast with a gradient scaler;
+the image tower runs again in each pass; views are cut by PIL in worker processes, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from open_clip.model import CLIP
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from poise.images import read_image
+from poise.types import ClassTokens, ImageSpec
+from poise.views import make_views, plan_views
+
+
+class PromptedClip(nn.Module):
+    """A CLIP model whose context words are a parameter."""
+
+    def __init__(self, model: CLIP, classes: ClassTokens, start: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        device = start.device
+        length = model.context_length
+        ids = torch.zeros(len(classes), length, dtype=torch.long)
+        ids[:, : classes.ids.shape[1]] = classes.ids
+        first = int(classes.slots[0, 0])
+        self.ends = (classes.lengths - 1).to(device)
+        with torch.no_grad():
+            vectors = model.token_embedding(ids.to(device))
+        self.register_buffer("before", vectors[:, :first])
+        self.register_buffer("after", vectors[:, first + start.shape[0] :])
+        self.register_buffer("start", start.clone())
+        self.context = nn.Parameter(start.clone())
+
+    def reset(self) -> None:
+        with torch.no_grad():
+            self.context.copy_(self.start)
+
+    def text_features(self) -> Tensor:
+        context = self.context[None].expand(len(self.before), -1, -1)
+        x = torch.cat([self.before, context, self.after], dim=1) + self.model.positional_embedding
+        x = self.model.transformer(x, attn_mask=self.model.attn_mask)
+        x = self.model.ln_final(x)
+        x = x[torch.arange(len(x), device=x.device), self.ends] @ self.model.text_projection
+        return x / x.norm(dim=-1, keepdim=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            image = self.model.visual(images)
+        image = image / image.norm(dim=-1, keepdim=True)
+        return self.model.logit_scale.exp() * image @ self.text_features().t()
+
+
+class PlainLoop:
+    """TPT: entropy of the mean prediction of the most confident tenth of the views, one AdamW step."""
+
+    def __init__(self, model: CLIP, classes: ClassTokens, start: Tensor, *, lr: float = 5e-3) -> None:
+        self.prompted = PromptedClip(model, classes, start)
+        self.device = start.device
+        self.half = start.device.type == "cuda"
+        self.optimiser = torch.optim.AdamW([self.prompted.context], lr=lr)
+        self.fresh = self.optimiser.state_dict()
+        self.scaler = torch.amp.GradScaler("cuda", init_scale=1000, enabled=self.half)
+
+    def __call__(self, views: Tensor) -> Tensor:
+        """Probabilities [C] of one image with views [V, 3, S, S], view 0 the plain one."""
+        views = views.to(self.device, non_blocking=True)
+        self.prompted.reset()
+        self.optimiser.load_state_dict(self.fresh)
+        with self._autocast():
+            loss = _entropy_of_mean(_confident(self.prompted(views)))
+        self.optimiser.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        with torch.no_grad(), self._autocast():
+            return self.prompted(views[:1])[0].float().softmax(-1)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.float16 if self.half else torch.bfloat16, enabled=self.half)
+
+
+def _confident(logits: Tensor, fraction: float = 0.1) -> Tensor:
+    entropy = -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+    return logits[torch.argsort(entropy)[: max(1, int(len(entropy) * fraction))]]
+
+
+def _entropy_of_mean(logits: Tensor) -> Tensor:
+    log_probs = logits - logits.logsumexp(-1, keepdim=True)
+    mean = log_probs.logsumexp(0) - torch.log(torch.tensor(float(len(logits)), device=logits.device))
+    mean = torch.clamp(mean, min=torch.finfo(mean.dtype).min)
+    return -(mean * mean.exp()).sum(-1)
+
+
+class PlainViews(Dataset[Tensor]):
+    """JPEG bytes to views, one PIL operation after the other."""
+
+    def __init__(self, files: Sequence[bytes], spec: ImageSpec, *, views: int, augmix: bool) -> None:
+        self.files, self.spec, self.views, self.augmix = files, spec, views, augmix
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Tensor:
+        picture = read_image(self.files[index])
+        plan = plan_views(picture.image.size, views=self.views, key=picture.key, augmix=self.augmix)
+        return make_views(picture.image, self.spec, plan)
+
+
+def plain_loader(dataset: PlainViews, *, workers: int, pin: bool) -> DataLoader[Tensor]:
+    """One image at a time from ``workers`` processes."""
+    return DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=pin)
