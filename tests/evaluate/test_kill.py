@@ -52,22 +52,30 @@ def test_killed_between_any_two_disk_calls(pictures, whole, tmp_path, die_at):
 
 
 @pytest.mark.slow
-def test_killed_at_every_disk_call_in_turn(pictures, whole, tmp_path):
-    argv, log = arguments(pictures, tmp_path), tmp_path / "log"
-    kills = 0
-    while (code := finish(argv, log, die_at=4)) == -signal.SIGKILL:  # each attempt gets a little further
+@pytest.mark.timeout(1800)
+def test_killed_again_and_again_until_done(pictures, whole, tmp_path):
+    argv, log, kills = arguments(pictures, tmp_path), tmp_path / "log", 0
+    while (code := finish(argv, log, die_at=9)) == -signal.SIGKILL:  # each attempt gets a little further
         kills += 1
     assert code == 0, log.read_text()
+    assert kills >= 4
     assert contents(tmp_path) == whole[0]
-    for die_at in range(1, 60):
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(1, 5))
+def test_killed_at_every_disk_call(pictures, whole, tmp_path, first):
+    kills = 0
+    for die_at in range(first, 100, 4):
         out = tmp_path / str(die_at)
         out.mkdir()
-        if finish(arguments(pictures, out), log, die_at=die_at) == 0:
+        if finish(arguments(pictures, out), out / "log", die_at=die_at) == 0:
             break
         kills += 1
-        assert finish(arguments(pictures, out), log) == 0, log.read_text()
+        assert finish(arguments(pictures, out), out / "log") == 0, (out / "log").read_text()
         assert contents(out) == whole[0]
-    assert kills >= 25
+    assert kills >= 8  # the four of them together: every write of the run
 
 
 def kill_at_random_times(pictures, whole, tmp_path, kills):

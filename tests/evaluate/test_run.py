@@ -237,6 +237,16 @@ def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures
         run(*configure(pictures, tmp_path, methods="ctpt"))
 
 
+def test_classes_may_share_a_name():
+    encoder = load("tiny", device="cpu")
+    labels = ("missile", "sea_lion", "missile", "sea lion")
+    classes = worker.tokenise_all(encoder, labels, "a photo of a {}.")
+    assert classes.labels == labels
+    alone = tokenise(encoder, ("missile", "sea lion"))
+    for own, expected in ((classes.ids, alone.ids), (classes.lengths, alone.lengths), (classes.slots, alone.slots)):
+        assert torch.equal(own, expected[[0, 1, 0, 1]])
+
+
 def test_weights_for_shifted_data_unless_given():
     config, _ = configure("x", "y")
     assert [method.weight for method in worker.make_methods(config)] == [0, 50, 0]

@@ -166,7 +166,9 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     command = ["poise", *sys.argv[1:]]
     try:
         with Interrupt() as interrupt:
-            summary = run(config, settings, check=interrupt.check, allow_changes=allow_changes, command=command)
+            summary = run(
+                config, settings, check=interrupt.check, allow_changes=allow_changes, command=command, warn=_warn
+            )
     except Interrupted as stop:
         typer.echo(f"\npoise: {stop}; what is finished is kept. Resume with:\n  {shlex.join(command)}", err=True)
         raise typer.Exit(stop.exit_code) from None
@@ -179,11 +181,13 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     return SOME_FAILED if summary.errors else 0
 
 
+def _warn(text: str) -> None:
+    typer.echo(f"poise: warning: {text}", err=True)
+
+
 def _report(summary: Summary) -> None:
     if summary.damaged:
         typer.echo(f"poise: damaged files were computed again: {', '.join(summary.damaged)}", err=True)
-    for warning in summary.warnings:
-        typer.echo(f"poise: warning: {warning}", err=True)
     if summary.errors:
         typer.echo(f"poise: {summary.errors} images could not be read; their rows say why.", err=True)
     if summary.fallbacks:

@@ -48,6 +48,7 @@ def run(
     check: Callable[[], None] = lambda: None,
     allow_changes: bool = False,
     command: Sequence[str] = (),
+    warn: Callable[[str], None] = log.warning,
 ) -> Summary:
     """Do what is open of a run, and count all of it.
 
@@ -57,6 +58,7 @@ def run(
         check: called between batches; raises to stop the run (see `poise.evaluate.interrupt`).
         allow_changes: go on with a run that was begun by other versions, on another device or commit.
         command: what the user typed, noted in the ledger for ``resume-info``.
+        warn: told at once of anything that makes the results doubtful.
     """
     check_available(config)
     make_engine = engines.get(settings.engine)
@@ -72,6 +74,7 @@ def run(
             for unit in plan(name, slug(images.name), chosen[name], resolved.seeds, resolved.chunk)
         ]
         attempt = _Attempt(folder, sets, units, len(resolved.methods))
+        attempt.warn = warn
         job = Job(resolved, settings.data, settings.workers)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
@@ -86,6 +89,7 @@ class _Attempt:
         self.damaged = state.damaged
         self.todo = [unit for unit in units if unit.id not in state.finished]
         self.featureless = [name for name in sets if not self._features_file(name).is_file()]
+        self.warn: Callable[[str], None] = log.warning
         self.warnings: list[str] = []
         self._seen: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
@@ -135,7 +139,7 @@ class _Attempt:
         if before < _FIRST <= self._seen[name]:
             doubt = plausibility(self.sets[name], self._hits[name] / self._seen[name], self._seen[name])
             if doubt:
-                log.warning("%s", doubt)
+                self.warn(doubt)
                 self.warnings.append(doubt)
 
     def _write_features(self, engine: Engine, name: str) -> None:

@@ -23,7 +23,7 @@ from poise.evaluate.prepare import Preparation, Prepared, ahead
 from poise.evaluate.units import Unit
 from poise.methods import Method
 from poise.tuning import Tuner
-from poise.types import Adapted
+from poise.types import Adapted, ClassTokens, DualEncoder
 from poise.views.resample import make_views_batched
 
 
@@ -84,6 +84,19 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
     return made
 
 
+def tokenise_all(encoder: DualEncoder, labels: Sequence[str], template: str) -> ClassTokens:
+    """Tokens of a benchmark's classes, which may share a name: ImageNet's published list has 998 for 1000 classes.
+
+    Classes of one name have the same text features and share its probability; the first of them is predicted.
+    """
+    spoken = [label.replace("_", " ") for label in labels]
+    unique = list(dict.fromkeys(spoken))
+    classes = prompts.tokenise(encoder, unique, template)
+    rows = torch.tensor([unique.index(name) for name in spoken])
+    ids, lengths, slots = classes.ids[rows], classes.lengths[rows], classes.slots[rows]
+    return replace(classes, labels=tuple(labels), ids=ids, lengths=lengths, slots=slots)
+
+
 def check_available(config: RunConfig) -> None:
     """Refuse what the configuration can name but this version can't do."""
     if config.framework != "tpt":
@@ -101,6 +114,7 @@ class Worker:
         self.config = job.config
         self.encoder = backbones.load(self.config.model, device=self.config.device, dtype=self.config.dtype)
         self._sets = dict(sets or {})
+        self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
         self._tuner: tuple[str, Tuner] | None = None
 
     def work(
@@ -194,16 +208,18 @@ class Worker:
     def _images(self, dataset: str) -> ImageSet:
         if dataset not in self._sets:
             self._sets[dataset] = open_set(dataset, self.job.data, self.config)
+            self._classes[dataset] = self._tokenise(self._sets[dataset])
         return self._sets[dataset]
+
+    def _tokenise(self, images: ImageSet) -> ClassTokens:
+        return tokenise_all(self.encoder, images.classes, self.config.template or images.template)
 
     def _tuner_of(self, dataset: str) -> Tuner:
         """The tuner over a dataset's labels; only the last one is kept, as units come dataset by dataset."""
         if self._tuner is None or self._tuner[0] != dataset:
             images = self._images(dataset)
-            template = self.config.template or images.template
-            classes = prompts.tokenise(self.encoder, images.classes, template)
             recipes = make_methods(self.config, shift=images.shift)
-            self._tuner = (dataset, Tuner(self.encoder, classes, recipes))
+            self._tuner = (dataset, Tuner(self.encoder, self._classes[dataset], recipes))
         return self._tuner[1]
 
 
