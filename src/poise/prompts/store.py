@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,6 +34,20 @@ class Facts:
     labels_hash: str = ""  # set where the vectors belong to certain labels in a certain order
     version: str = __version__  # of poise, when it was written
 
+    def place(
+        self, encoder: DualEncoder, labels: tuple[str, ...], *, on_long_label: str = "error", repeats: bool = False
+    ) -> ClassTokens:
+        """The labels under this template; ``repeats`` lets classes share a name, as two pairs in ImageNet's list do."""
+        names = list(dict.fromkeys(labels)) if repeats else list(labels)
+        classes = tokenise(
+            encoder, names, self.template, context=self.context, tokens=self.tokens, on_long_label=on_long_label
+        )
+        if len(names) < len(labels):
+            rows = torch.tensor([names.index(label) for label in labels])
+            ids, lengths, slots = classes.ids[rows], classes.lengths[rows], classes.slots[rows]
+            classes = replace(classes, labels=labels, ids=ids, lengths=lengths, slots=slots)
+        return classes
+
 
 @dataclass(frozen=True)
 class StoredPrompt:
@@ -46,13 +60,13 @@ class StoredPrompt:
         """The context alone as a prompt for all images: [1, M, E] or [1, C, M, E]."""
         return Prompt(self.tensors["context"][None])
 
-    def classes(self, encoder: DualEncoder, labels: Iterable[str], *, on_long_label: str = "error") -> ClassTokens:
+    def classes(
+        self, encoder: DualEncoder, labels: Iterable[str], *, on_long_label: str = "error", repeats: bool = False
+    ) -> ClassTokens:
         """The labels under this prompt's own template, after checking that the prompt fits model and labels."""
         facts, labels = self.facts, tuple(labels)
         _check(facts.model == encoder.name, "model", facts.model, encoder.name, "Fit the prompt on this model.")
-        classes = tokenise(
-            encoder, labels, facts.template, context=facts.context, tokens=facts.tokens, on_long_label=on_long_label
-        )
+        classes = facts.place(encoder, labels, on_long_label=on_long_label, repeats=repeats)
         self._check_shape(encoder, classes)
         if facts.labels_hash:
             ours = hash_labels(labels)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from poise.tuning.adamw import AdamW
+from poise.tuning.dynaprompt import DynaPrompt
+from poise.tuning.ensemble import AnyTuner
+from poise.tuning.frameworks import FRAMEWORKS, Options, make_tuner
 from poise.tuning.step import Recipe, adapt
 from poise.tuning.tuner import Tuner
 
-__all__ = ["AdamW", "Recipe", "Tuner", "adapt"]
+__all__ = ["FRAMEWORKS", "AdamW", "AnyTuner", "DynaPrompt", "Options", "Recipe", "Tuner", "adapt", "make_tuner"]

@@ -39,9 +39,9 @@ class StreamTuner:
         size: int = 10,
         variant: str = "described",
     ) -> None:
-        texts = ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
+        self.texts = ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
         self.streams = {
-            method.name: DynaPrompt(encoder, classes, method, size, variant, texts=texts) for method in methods
+            method.name: DynaPrompt(encoder, classes, method, size, variant, texts=self.texts) for method in methods
         }
 
     def predict(self, image_features: Tensor) -> dict[str, Adapted]:

@@ -1,0 +1,44 @@
+"""Post-hoc temperature scaling: the one number T that makes held-out labels most likely (Guo et al., 2017).
+
+The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so its only minimum is where the slope changes sign.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from poise.errors import InvalidOption
+
+_BOUNDS = (1e-4, 1e4)  # of β
+
+
+def fit(logits: Tensor, labels: Tensor) -> float:
+    """The temperature for logits [N, C] whose classes are ``labels`` [N]."""
+    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
+        raise InvalidOption(
+            f"Logits of shape {list(logits.shape)} came with labels of shape {list(labels.shape)}.",
+            hint="Give logits [images, classes] and one label for each image.",
+        )
+    wide = logits.double()
+    wide = wide - wide.amax(-1, keepdim=True)
+    right = wide.gather(1, labels[:, None])[:, 0]
+
+    def slope(beta: float) -> float:
+        return float(((beta * wide).softmax(-1) * wide).sum(-1).mean() - right.mean())
+
+    low, high = _BOUNDS
+    if slope(low) >= 0 or slope(high) <= 0:
+        raise InvalidOption(
+            "No temperature between 0.0001 and 10000 is best for these logits.",
+            hint="All are right, or they say nothing: give more held-out images.",
+        )
+    while high / low > 1 + 1e-12:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return 1 / (low * high) ** 0.5
+
+
+def negative_log_likelihood(logits: Tensor, labels: Tensor, temperature: float = 1.0) -> float:
+    """Mean over the images."""
+    return float(torch.nn.functional.cross_entropy(logits.double() / temperature, labels))

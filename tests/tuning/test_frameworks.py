@@ -1,0 +1,175 @@
+"""Every framework and start behind one function, and the plain baselines."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from oracles.text import text_features
+from oracles.tuning import tune_one
+
+from poise import methods
+from poise.backbones import load
+from poise.backbones.tiny import tiny_model
+from poise.errors import BadCheckpoint, InvalidOption, UnknownName
+from poise.inits import cocoop, coop, maple, temperature
+from poise.prompts import start_prompt, tokenise
+from poise.prompts.store import save
+from poise.tuning import Options, Tuner, make_tuner
+from poise.tuning.ensemble import TEMPLATES
+from poise.types import DualEncoder, Prompt
+
+LABELS = ["cat", "dog", "great white shark"]
+CHOSEN = [methods.get("zero-shot"), methods.get("kld+cats", selection=0.5)]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> DualEncoder:
+    return load("tiny", device="cpu", dtype="float64")
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def unit(*shape: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(draw(*shape, 32), dim=-1)
+
+
+def shots() -> tuple[torch.Tensor, torch.Tensor]:
+    return unit(6, 1), torch.arange(6) % 3
+
+
+@pytest.fixture(scope="module")
+def files(encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prompts")
+    recipe = coop.FewShot(epochs=2, batch_size=3)
+    save(folder / "coop", coop.fit(encoder, LABELS, *shots(), shape=coop.Shape(tokens=3), recipe=recipe))
+    save(folder / "cocoop", cocoop.fit(encoder, LABELS, *shots(), recipe=recipe))
+    pictures = draw(6, 3, 32, 32)
+    fitted = maple.fit(encoder, LABELS, lambda _, rows: pictures[rows], shots()[1], depth=2, recipe=recipe)
+    save(folder / "maple", fitted)
+    return folder
+
+
+def test_the_default_is_the_episodic_tuner(encoder) -> None:
+    classes, features = tokenise(encoder, LABELS), unit(2, 6)
+    made = make_tuner(encoder, classes, CHOSEN)
+    assert (made.reads, made.ordered) == ("features", False)
+    plain = Tuner(encoder, classes, CHOSEN).predict(features)
+    for name, answer in made.predict(features).items():
+        assert torch.equal(answer.probs, plain[name].probs)
+
+
+@pytest.mark.parametrize("framework", ["tpt", "dynaprompt"])
+@pytest.mark.parametrize("kind", ["coop", "cocoop", "maple"])
+def test_every_start_in_every_framework(encoder, files, framework, kind) -> None:
+    classes = tokenise(encoder, LABELS)
+    if framework == "dynaprompt" and kind != "coop":
+        with pytest.raises(InvalidOption, match=f"can't start from '{kind}'"):
+            make_tuner(encoder, classes, CHOSEN, framework=framework, init=str(files / kind))
+        return
+    made = make_tuner(encoder, classes, CHOSEN, framework=framework, init=f"{kind}:{files / kind}")
+    assert made.ordered == (framework == "dynaprompt")
+    assert made.reads == ("views" if kind == "maple" else "features")
+    answers = made.predict(draw(2, 6, 3, 32, 32) if kind == "maple" else unit(2, 6))
+    assert list(answers) == ["zero-shot", "kld+cats"]
+    for answer in answers.values():
+        assert answer.probs.shape == (2, 3)
+        torch.testing.assert_close(answer.probs.sum(-1), torch.ones(2, dtype=torch.float64))
+    assert torch.equal(answers["zero-shot"].probs, answers["kld+cats"].start_probs)
+    assert not torch.equal(answers["zero-shot"].probs, answers["kld+cats"].probs)
+    assert made.texts.start_features().shape == (1, 3, 32)
+
+
+def test_labels_may_repeat_as_in_imagenet(encoder, files) -> None:
+    classes = tokenise(encoder, LABELS)
+    stored = coop.fit(encoder, LABELS, *shots(), recipe=coop.FewShot(epochs=1))
+    doubled = stored.classes(encoder, ["cat", "dog", "cat"], repeats=True)
+    assert torch.equal(doubled.ids[0], doubled.ids[2])
+    assert len(classes) == len(doubled)
+
+
+def test_fpp_is_fitted_on_the_spot(encoder, monkeypatch) -> None:
+    from poise.inits import fpp
+
+    monkeypatch.setattr(fpp.Flatness.__init__, "__kwdefaults__", {**fpp.Flatness.__init__.__kwdefaults__, "steps": 2})
+    made = make_tuner(encoder, tokenise(encoder, LABELS), CHOSEN, init="fpp")
+    assert made.texts.start.context.shape == (1, 4, 64)
+    assert not torch.equal(made.texts.start.context, start_prompt(encoder, tokenise(encoder, LABELS)).context)
+
+
+def test_wrong_names_are_refused(encoder, files) -> None:
+    classes = tokenise(encoder, LABELS)
+    with pytest.raises(UnknownName, match="Did you mean 'dynaprompt'"):
+        make_tuner(encoder, classes, CHOSEN, framework="dynaprompts")
+    with pytest.raises(BadCheckpoint, match=r"kind 'coop', but 'maple'"):
+        make_tuner(encoder, classes, CHOSEN, init=f"maple:{files / 'coop'}")
+    with pytest.raises(BadCheckpoint, match="no prompt file"):
+        make_tuner(encoder, classes, CHOSEN, init="coop:absent")
+    with pytest.raises(InvalidOption, match="can't start from 'coop'"):
+        make_tuner(encoder, classes, CHOSEN, framework="ensemble", init=str(files / "coop"))
+    options = Options(statistics=str(files / "coop"))
+    with pytest.raises(BadCheckpoint, match="no token statistics"):
+        make_tuner(encoder, classes, CHOSEN, init=str(files / "maple"), options=options)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_conditional_starts_equal_the_plain_loop(encoder, files, steps) -> None:
+    model = tiny_model().double().eval().requires_grad_(False)
+    method = methods.get("kld+cats", steps=steps, selection=0.5)
+    features = unit(2, 6)
+    made = make_tuner(encoder, tokenise(encoder, LABELS), [method], init=str(files / "cocoop"))
+    answer = made.predict(features)["kld+cats"]
+    for row in range(2):
+        start = made.start.prompt(features[row, :1]).context[0]
+        context, losses, probs = tune_one(
+            encoder,
+            lambda context: text_features(model, made.classes, Prompt(context[None]))[0],
+            start,
+            features[row],
+            method.objective(),
+            steps=steps,
+        )
+        assert answer.losses[row].tolist() == pytest.approx(losses, abs=1e-9)
+        torch.testing.assert_close(answer.prompt.context[row], context, atol=1e-7, rtol=0)
+        torch.testing.assert_close(answer.probs[row], probs, atol=1e-7, rtol=0)
+
+
+def test_the_ensemble_averages_logits(encoder) -> None:
+    features = unit(2, 6)
+    made = make_tuner(encoder, tokenise(encoder, LABELS), CHOSEN, framework="ensemble").predict(features)
+    each = [Tuner(encoder, tokenise(encoder, LABELS, text), CHOSEN).predict(features) for text in TEMPLATES]
+    for name, answer in made.items():
+        logits = sum(one[name].logits for one in each) / 4
+        torch.testing.assert_close(answer.logits, logits)
+        torch.testing.assert_close(answer.probs, logits.softmax(-1))
+    torch.testing.assert_close(made["zero-shot"].start_probs, made["zero-shot"].probs)
+
+
+def test_a_temperature_softens_and_keeps_the_class(encoder) -> None:
+    classes, features = tokenise(encoder, LABELS), unit(4, 6)
+    plain = make_tuner(encoder, classes, CHOSEN).predict(features)
+    soft = make_tuner(encoder, classes, CHOSEN, options=Options(temperature=3.0)).predict(features)
+    for name, answer in soft.items():
+        torch.testing.assert_close(answer.probs, (plain[name].logits / 3).softmax(-1))
+        assert torch.equal(answer.probs.argmax(-1), plain[name].probs.argmax(-1))
+    torch.testing.assert_close(soft["zero-shot"].start_probs, soft["zero-shot"].probs)
+
+
+def test_temperature_is_where_a_fine_grid_has_its_minimum() -> None:
+    labels = torch.arange(40) % 4
+    logits = 5 * draw(40, 4) + 6 * torch.eye(4, dtype=torch.float64)[labels]
+    found = temperature.fit(logits, labels)
+    grid = [math.exp(step / 200) for step in range(-400, 1200)]
+    best = min(grid, key=lambda each: temperature.negative_log_likelihood(logits, labels, each))
+    assert found == pytest.approx(best, rel=5e-3)
+    assert temperature.fit(found * logits, labels) == pytest.approx(found**2, rel=1e-6)
+
+
+def test_hopeless_logits_have_no_temperature() -> None:
+    with pytest.raises(InvalidOption, match="No temperature"):
+        temperature.fit(torch.eye(3), torch.arange(3))
+    with pytest.raises(InvalidOption, match="one label for each"):
+        temperature.fit(torch.eye(3), torch.arange(2))
