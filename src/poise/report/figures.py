@@ -148,8 +148,9 @@ KINDS: dict[str, Callable[[Scoreboard], Iterator[Named]]] = {
 
 
 def _embedding(axes: Axes, texts: TextFeatures, method: str) -> None:
-    before, after = embed(texts.start, texts.tuned[method])
-    drawing.embedding(axes, before, after, method, texts.labels)
+    shown = texts.thinned()
+    before, after = embed(shown.start, shown.tuned[method])
+    drawing.embedding(axes, before, after, method, shown.labels)
     axes.set_title(f"{method}: ATFD {texts.dispersion():.3f} → {texts.dispersion(method):.3f}")
 
 

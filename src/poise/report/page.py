@@ -21,7 +21,7 @@ from poise.report.records import Group, Records, load
 from poise.report.render import terminal
 from poise.report.scores import HIGHER_IS_BETTER, IN_PERCENT, TITLES, Scoreboard, Scored, scoreboard, shown
 from poise.report.tables import digits, tabulate
-from poise.report.texts import embed, text_features
+from poise.report.texts import TextFeatures, embed, text_features
 
 CURVE_POINTS = 120
 ABOUT = {
@@ -158,10 +158,10 @@ def _texts(records: Records) -> tuple[list[dict[str, Any]], str]:
             {
                 "dataset": texts.dataset,
                 "image": texts.image,
-                "labels": texts.labels,
+                "labels": texts.thinned().labels,
                 "start": texts.dispersion(),
-                "methods": {name: _embedded(texts.start, features, texts.dispersion(name))
-                            for name, features in texts.tuned.items() if name != "zero-shot"},
+                "methods": {name: _embedded(texts.thinned(), name, texts.dispersion(name))
+                            for name in texts.tuned if name != "zero-shot"},
             }
             for texts in text_features(records)
         ], ""  # fmt: skip
@@ -169,8 +169,8 @@ def _texts(records: Records) -> tuple[list[dict[str, Any]], str]:
         return [], str(reason)
 
 
-def _embedded(start: np.ndarray, tuned: np.ndarray, dispersion: float) -> dict[str, Any]:
-    before, after = embed(start, tuned)
+def _embedded(texts: TextFeatures, method: str, dispersion: float) -> dict[str, Any]:
+    before, after = embed(texts.start, texts.tuned[method])
     return {"before": before.round(2).tolist(), "after": after.round(2).tolist(), "atfd": dispersion}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from poise.errors import BadDataset, MissingDependency
 from poise.report.records import Records
 
 PREFIX = "tuned/"
+SHOWN = 200  # classes that a t-SNE shows: beyond that it takes minutes and shows a smear
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,16 @@ class TextFeatures:
         """ATFD: the mean distance to the centroid, before tuning or after ``method``."""
         points = self.start if method is None else self.tuned[method]
         return float(np.linalg.norm(points - points.mean(0), axis=1).mean())
+
+    def thinned(self) -> TextFeatures:
+        """At most SHOWN of the classes, evenly spaced, for drawing."""
+        keep = np.unique(np.linspace(0, len(self.labels) - 1, min(len(self.labels), SHOWN)).astype(int))
+        return replace(
+            self,
+            labels=tuple(self.labels[i] for i in keep),
+            start=self.start[keep],
+            tuned={name: features[keep] for name, features in self.tuned.items()},
+        )
 
 
 def text_features(records: Records) -> Iterator[TextFeatures]:
