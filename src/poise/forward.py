@@ -105,6 +105,10 @@ class ClassTexts:
             self._expected = 0  # decided, once
         if self._jacobian is not None:
             return Prompt(self._jacobian.pullback(cotangent))
+        if self.encoder.device.type == "cuda" and len(cotangent) > 1:
+            # There, repeating the forward in large kernels is cheaper than many small ones through one graph.
+            repeated = self.start.map(lambda part: part.expand(len(cotangent), *part.shape[1:]))
+            return self._own_pullback(repeated, cotangent)
         return self._shared_pullback(cotangent)
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:

@@ -40,6 +40,20 @@ def test_equal_to_the_plain_forward(deep: bool) -> None:
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), wanted, atol=1e-12, rtol=0)
 
 
+def test_gradients_equal_those_of_the_plain_forward() -> None:
+    encoder = load("tiny", device="cpu", dtype="float64")
+    classes = tokenise(encoder, LABELS[:12])
+    start = start_prompt(encoder, classes).context.repeat(2, 1, 1).requires_grad_()
+    model = tiny_model().double().requires_grad_(False)
+    cotangent = torch.randn(2, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tiled = SharedPrefix(causal_tower(model), tiled=True)
+    found = torch.nn.functional.normalize(tiled(classes, Prompt(start)), dim=-1)
+    (ours,) = torch.autograd.grad(found, start, cotangent)
+    (plain,) = torch.autograd.grad(text_features(model, classes, Prompt(start)), start, cotangent)
+    assert tiled._tiles
+    torch.testing.assert_close(ours, plain, atol=1e-11, rtol=0)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=80), st.integers(1, 17))
 def test_no_class_is_cut_or_overlaps_another(lengths: list[int], prefix: int) -> None:

@@ -51,7 +51,7 @@ class SharedPrefix:
         context = prompt.context.to(self.tower.positions.dtype).flatten(1, -2)  # [B, M or C * M, E]
         deep = self._deep(prompt, layout)
         prefix = self._place(layout.prefix, context)
-        if self._tileable(layout):
+        if self._tileable(layout, images=len(context)):
             return self._run_tiled(classes, layout, prefix, deep)
         x = self._place(layout.remainder, context)
         *blocks, last = self.tower.blocks
@@ -65,10 +65,14 @@ class SharedPrefix:
         features = self.tower.finish(ends.index_select(1, layout.restore))
         return features.expand(context.shape[0], -1, -1)
 
-    def _tileable(self, layout: Layout) -> bool:
-        """Tiles are for GPUs, keep no graph that batched gradients could use, and hold no tunable token."""
+    def _tileable(self, layout: Layout, *, images: int) -> bool:
+        """Tiles are for GPUs and hold no tunable token.
+
+        Nor do attention kernels allow gradients of many images through one graph, which is what a prompt of length 1
+        is differentiated for.
+        """
         wanted = self.tower.positions.is_cuda if self.tiled is None else self.tiled
-        return wanted and not torch.is_grad_enabled() and layout.remainder.sources is None
+        return wanted and layout.remainder.sources is None and (images > 1 or not torch.is_grad_enabled())
 
     def _run_tiled(self, classes: ClassTokens, layout: Layout, prefix: Tensor, deep: tuple[Tensor, ...]) -> Tensor:
         tiles = self._tiles_of(classes)

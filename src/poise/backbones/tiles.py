@@ -1,4 +1,4 @@
-"""The shared-prefix text forward without a graph, laid out for a GPU: classes packed into tiles of one attention call.
+"""The shared-prefix text forward, laid out for a GPU: classes packed into tiles, all in one attention call.
 
 A class's own tokens are few (about four), so attention per class would be many tiny products. Here several classes
 share a tile of about 128 keys; a mask keeps them apart. Every tile begins with the keys and values of the prefix.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from poise.backbones.block import Block
 from poise.types import ClassTokens
@@ -71,16 +72,23 @@ def run_tiles(
     joint = F.linear(block.norm1(x), block.weight, block.bias).unflatten(-1, (3, heads, -1))  # [b, n * W, 3, H, hd]
     own = joint.unflatten(1, (tiles.count, tiles.width)).expand(images, *[-1] * 5)
     queries, own_keys, own_values = own.unbind(3)  # [B, n, W, H, hd]
-    mixed = F.scaled_dot_product_attention(
+    mixed = _attend(
         queries.flatten(0, 1).transpose(1, 2),
         _with_prefix(keys, own_keys).transpose(1, 2),
         _with_prefix(values, own_values).transpose(1, 2),
-        attn_mask=mask,
+        mask,
     )  # [B * n, H, W, hd]
     mixed = mixed.transpose(1, 2).reshape(images, tiles.count * tiles.width, -1)
     if ends_only:
         mixed, x = mixed.index_select(1, tiles.ends), x.index_select(1, tiles.ends)
     return block.close(x, mixed)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    if not (queries.is_cuda and torch.is_grad_enabled()):
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # whose backward takes any mask
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
 
 def _with_prefix(prefix: Tensor, own: Tensor) -> Tensor:
