@@ -1,0 +1,127 @@
+"""`poise fit` and `poise convert`, end to end on a few drawn pictures and the tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from poise import data, methods
+from poise.backbones import load
+from poise.cli.fit import app, convert_app
+from poise.inits.maple import Coupled
+from poise.prompts import store, tokenise
+from poise.shots import crops_of, encode
+from poise.tuning import Options, make_tuner
+from poise.views import make_views, plan_views
+
+LABELS = ["cat", "dog", "fish"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(0)
+    for label in LABELS:
+        (root / label).mkdir()
+        for number in range(2):
+            pixels = generator.integers(0, 255, (40, 48, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / label / f"{number}.png")
+    return root
+
+
+def run(*words: object, into=app) -> str:
+    done = CliRunner().invoke(into, [str(word) for word in words])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
+
+
+def common(folder, out):
+    return ("--dataset", f"folder:{folder}", "--out", out, "--model", "tiny", "--device", "cpu", "--dtype", "float32")
+
+
+def test_coop(folder, tmp_path) -> None:
+    out = tmp_path / "coop.safetensors"
+    shown = run(
+        "coop", *common(folder, out), "--tokens", 4, "--epochs", 2, "--augment", 2, "--cache", tmp_path / "kept"
+    )
+    assert "coop for tiny, context [4, 64]" in shown
+    assert store.load(out).facts.template == "X X X X {}."
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert load_file(kept)["features"].shape == (6, 3, 32)
+    before = store.load(out).tensors["context"]
+    run("coop", *words)
+    assert torch.equal(store.load(out).tensors["context"], before)
+
+
+def test_cocoop_and_temperature(folder, tmp_path) -> None:
+    out = tmp_path / "cocoop.safetensors"
+    run("cocoop", *common(folder, out), "--epochs", 1, "--augment", 0, "--batch-size", 3)
+    assert store.load(out).facts.kind == "cocoop"
+    noted = tmp_path / "t.json"
+    run("temperature", *common(folder, noted))
+    facts = json.loads(noted.read_text())
+    assert facts["nll_after"] <= facts["nll_before"]
+    assert facts["images"] == 6
+
+
+def test_maple_statistics_and_alignment(folder, tmp_path) -> None:
+    out, noted = tmp_path / "maple.safetensors", tmp_path / "stats.safetensors"
+    run("maple", *common(folder, out), "--epochs", 1, "--depth", 2)
+    shown = run("stats", *common(folder, noted), "--init", out)
+    assert "[2, 19, 64] (layers, tokens, width) over 6 images" in shown
+    encoder = load("tiny", device="cpu", dtype="float32")
+    images = data.open(f"folder:{folder}")
+    views = torch.stack([_plain(item, encoder) for item in images.items])
+    coupled = Coupled.of(store.load(out), encoder)
+    layers = coupled.image_layers().expand(len(views), -1, -1, -1)
+    states = encoder.image_side.prompted.with_tokens(views, layers, 2)[1].double()
+    found = load_file(noted)
+    torch.testing.assert_close(found["mean"].double(), states.mean(0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found["variance"].double(), states.var(0, correction=0), atol=1e-5, rtol=0)
+    tuner = make_tuner(
+        encoder, tokenise(encoder, LABELS), [methods.get("tpt", selection=0.5)], init=str(out),
+        options=Options(statistics=str(noted)),
+    )  # fmt: skip
+    answer = tuner.predict(views[:1].expand(4, -1, -1, -1)[None])["tpt"]
+    assert answer.probs.isfinite().all()
+    assert not answer.fallback.any()
+
+
+def _plain(item, encoder):
+    from poise.images import read_image
+
+    picture = read_image(item.source())
+    return make_views(picture.image, encoder.image, plan_views(picture.image.size, views=1, key=picture.key))[0]
+
+
+def test_fpp_of_a_list_of_labels(tmp_path) -> None:
+    labels, out = tmp_path / "labels.txt", tmp_path / "fpp.safetensors"
+    labels.write_text("\n".join(LABELS) + "\n")
+    shown = run("fpp", "--labels-file", labels, "--out", out, "--model", "tiny", "--steps", 3, "--device", "cpu")
+    assert "sharpness" in shown
+    assert store.load(out).facts.kind == "fpp"
+
+
+def test_convert(tmp_path) -> None:
+    torch.save({"state_dict": {"ctx": torch.randn(4, 64)}}, tmp_path / "in.pth.tar")
+    shown = run("coop", tmp_path / "in.pth.tar", tmp_path / "out.safetensors", "--model", "tiny", into=convert_app)
+    assert "context [4, 64]" in shown
+    assert store.load(tmp_path / "out.safetensors").facts.model == "tiny"
+    state = {"ctx": torch.randn(2, 64), "proj.weight": torch.randn(64, 64), "proj.bias": torch.randn(64)}
+    torch.save({"state_dict": state}, tmp_path / "maple.pth.tar")
+    run("maple", tmp_path / "maple.pth.tar", tmp_path / "m.safetensors", "--model", "tiny", into=convert_app)
+    coupled = Coupled.of(store.load(tmp_path / "m.safetensors"), load("tiny", device="cpu"))
+    assert coupled.deep.shape == (1, 0, 2, 64)
+
+
+def test_an_epochs_crop_is_that_view(folder) -> None:
+    encoder, images = load("tiny", device="cpu"), data.open(f"folder:{folder}")
+    features = encode(images, encoder, views=4, seed=3).features
+    crop = crops_of(images, encoder, seed=3)(2, torch.tensor([1, 4]))
+    torch.testing.assert_close(encoder.encode_images(crop[:, None])[:, 0], features[[1, 4], 3])
