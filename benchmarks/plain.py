@@ -6,16 +6,20 @@ the image tower runs again in each pass; views are cut by PIL in worker processe
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from open_clip.model import CLIP
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
 
-from poise.images import read_image
 from poise.types import ClassTokens, ImageSpec
-from poise.views import make_views, plan_views
+from poise.views.augmix import apply_operation
+from poise.views.magnitudes import OPERATIONS
 
 
 class PromptedClip(nn.Module):
@@ -67,9 +71,9 @@ class PlainLoop:
         self.fresh = self.optimiser.state_dict()
         self.scaler = torch.amp.GradScaler("cuda", init_scale=1000, enabled=self.half)
 
-    def __call__(self, views: Tensor) -> Tensor:
-        """Probabilities [C] of one image with views [V, 3, S, S], view 0 the plain one."""
-        views = views.to(self.device, non_blocking=True)
+    def __call__(self, pictures: Sequence[Tensor] | Tensor) -> Tensor:
+        """Probabilities [C] of one image, given as V pictures [1, 3, S, S], the first one plain."""
+        views = torch.cat([picture.to(self.device, non_blocking=True) for picture in pictures])
         self.prompted.reset()
         self.optimiser.load_state_dict(self.fresh)
         with self._autocast():
@@ -97,21 +101,42 @@ def _entropy_of_mean(logits: Tensor) -> Tensor:
     return -(mean * mean.exp()).sum(-1)
 
 
-class PlainViews(Dataset[Tensor]):
-    """JPEG bytes to views, one PIL operation after the other."""
+class PlainViews(Dataset[list[Tensor]]):
+    """JPEG bytes to a list of V normalised pictures [3, S, S], one view and one PIL operation after the other."""
 
-    def __init__(self, files: Sequence[bytes], spec: ImageSpec, *, views: int, augmix: bool) -> None:
-        self.files, self.spec, self.views, self.augmix = files, spec, views, augmix
+    def __init__(self, files: Sequence[bytes], spec: ImageSpec, *, views: int) -> None:
+        self.files, self.views = files, views
+        size = spec.size
+        self.plain = transforms.Compose([
+            transforms.Resize(size, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(size),
+        ])  # fmt: skip
+        self.crop = transforms.Compose([transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()])
+        self.finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(spec.mean, spec.std)])
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> Tensor:
-        picture = read_image(self.files[index])
-        plan = plan_views(picture.image.size, views=self.views, key=picture.key, augmix=self.augmix)
-        return make_views(picture.image, self.spec, plan)
+    def __getitem__(self, index: int) -> list[Tensor]:
+        image = Image.open(io.BytesIO(self.files[index])).convert("RGB")
+        return [self.finish(self.plain(image)), *(self._augmix(image) for _ in range(self.views - 1))]
+
+    def _augmix(self, image: Image.Image) -> Tensor:
+        crop = self.crop(image)
+        untouched = self.finish(crop)
+        weights = np.float32(np.random.dirichlet([1.0, 1.0, 1.0]))
+        keep = np.float32(np.random.beta(1.0, 1.0))
+        mixed = torch.zeros_like(untouched)
+        for chain in range(3):
+            changed = crop.copy()
+            for _ in range(np.random.randint(1, 4)):
+                name = OPERATIONS[np.random.randint(len(OPERATIONS))]
+                sign = 1.0 if np.random.uniform() > 0.5 else -1.0
+                changed = apply_operation(changed, name, np.random.uniform(0.1, 1.0), sign)
+            mixed += weights[chain] * self.finish(changed)
+        return keep * untouched + (1 - keep) * mixed
 
 
-def plain_loader(dataset: PlainViews, *, workers: int, pin: bool) -> DataLoader[Tensor]:
-    """One image at a time from ``workers`` processes."""
-    return DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=pin)
+def plain_loader(dataset: PlainViews, *, workers: int, pin: bool) -> DataLoader[list[Tensor]]:
+    """One image at a time from ``workers`` processes: a list of V tensors [1, 3, S, S]."""
+    return DataLoader(dataset, batch_size=1, num_workers=workers, pin_memory=pin)

@@ -117,9 +117,9 @@ def compute(bench: Bench) -> None:
         unprepared = bench.milliseconds(lambda s=short: s.predict(bench.encoder.encode_images(views))) / options.batch
         del tuner, short
         loop = bench.plain_loop(classes)
-        rows = [loop(views[row].float()) for row in range(options.plain_images)]
-        theirs = bench.milliseconds(lambda loop=loop: loop(views[0].float()), repeats=options.plain_images)
-        plain_peak = bench.peak(lambda loop=loop: loop(views[0].float()))
+        rows = [loop(_pictures(views[row])) for row in range(options.plain_images)]
+        theirs = bench.milliseconds(lambda loop=loop: loop(_pictures(views[0])), repeats=options.plain_images)
+        plain_peak = bench.peak(lambda loop=loop: loop(_pictures(views[0])))
         gap = (torch.stack(rows) - found["probs"][: len(rows)]).abs()
         bench.note("compute", classes=count, plain_ms=theirs, ours_ms=mine, times=theirs / mine, bare_ms=bare,
                    of_bare=mine / bare, short_run_ms=unprepared, short_of_bare=unprepared / bare, setup_s=setup,
@@ -136,9 +136,9 @@ def text(bench: Bench) -> None:
         took = {}
         for name, expected in (("jacobian", LONG), ("backward", 0)):
             tuner = bench.tuner(classes, expected=expected)
-            took[name] = bench.milliseconds(lambda t=tuner: t.predict(features)) / options.batch
+            took[name] = bench.milliseconds(partial(tuner.predict, features)) / options.batch
         prompt = tuner.predict(features)["tpt"].prompt
-        forward = bench.milliseconds(lambda t=tuner: t.texts.features(prompt)) / options.batch
+        forward = bench.milliseconds(partial(tuner.texts.features, prompt)) / options.batch
         bench.note("text", classes=count, ours_ms=took["jacobian"], backward_ms=took["backward"], forward_ms=forward)
 
 
@@ -186,8 +186,8 @@ def end(bench: Bench) -> None:
     options = bench.options
     classes = tokenise(bench.encoder, labels(47))
     files = jpegs(min(options.images, 64))
-    few = files[: options.plain_images * 4]
-    plain_rate, wanted = _plain_end(bench, classes, few)
+    wanted = _plain_answers(bench, classes, files[:2])
+    plain_rate = _plain_end(bench, classes, (files * 9)[: options.workers * (1 + options.plain_images)])
     tuner = bench.tuner(classes)
     many = (files * (options.images // len(files) + 1))[: options.images]
     _ours_end(bench, tuner, many[: 2 * options.batch])
@@ -201,18 +201,24 @@ def end(bench: Bench) -> None:
                mean_gap=gap, workers=options.workers)  # fmt: skip
 
 
-def _plain_end(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> tuple[float, Tensor]:
-    dataset = PlainViews(files, bench.encoder.image, views=bench.options.views, augmix=True)
+def _plain_end(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> float:
+    """Images per second of the plain loop; the clock starts when every worker has delivered once."""
+    dataset = PlainViews(files, bench.encoder.image, views=bench.options.views)
     loader = plain_loader(dataset, workers=bench.options.workers, pin=bench.device.type == "cuda")
-    loop = bench.plain_loop(classes)
-    loop(torch.randn(bench.options.views, 3, bench.encoder.image.size, bench.encoder.image.size))
-    first = bench.options.workers  # until every worker has delivered once, the clock does not run
-    rows, began = [], 0.0
+    loop, first, began = bench.plain_loop(classes), bench.options.workers, 0.0
     for index, views in enumerate(loader):
-        if index == first:
+        loop(views).cpu()
+        if index + 1 == first:
             began = time.perf_counter()
-        rows.append(loop(views).cpu())
-    return (len(rows) - first) / (time.perf_counter() - began), torch.stack(rows)
+    return (len(files) - first) / (time.perf_counter() - began)
+
+
+def _plain_answers(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> Tensor:
+    """The plain loop's probabilities on the PIL views that our plans describe."""
+    loop = bench.plain_loop(classes)
+    made = (make_views(picture.image, bench.encoder.image, _plan(picture, bench.options.views))
+            for picture in map(read_image, files))  # fmt: skip
+    return torch.stack([loop(_pictures(views)).cpu() for views in made])
 
 
 def _ours_end(bench: Bench, tuner: Tuner, files: Sequence[bytes]) -> Tensor:
@@ -241,6 +247,11 @@ def _ours_end(bench: Bench, tuner: Tuner, files: Sequence[bytes]) -> Tensor:
 def _batches(stream: Iterator[Any], size: int) -> Iterator[list[Any]]:
     while batch := list(islice(stream, size)):
         yield batch
+
+
+def _pictures(views: Tensor) -> list[Tensor]:
+    """[V, 3, S, S] as the plain loop's loader gives it."""
+    return list(views.float().split(1))
 
 
 def _step(bench: Bench, tuner: Tuner, views: Tensor) -> None:
@@ -276,7 +287,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--views", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16, help="images that poise takes together")
     parser.add_argument("--images", type=int, default=512, help="of poise's end-to-end run")
-    parser.add_argument("--plain-images", type=int, default=6, help="of the plain loop; four times as many end to end")
+    parser.add_argument("--plain-images", type=int, default=6, help="of the plain loop; end to end, for each worker")
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads that decode for poise")
     parser.add_argument("--compile", action="store_true", help="compile the image tower")
