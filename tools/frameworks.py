@@ -119,7 +119,6 @@ def measure_coop(setting: Setting) -> None:
     plain = [methods.get("zero-shot")]
     before = setting.answers(features, plain)["zero-shot"]
     rows = {"zero-shot": scores(before, labels) | gain(before, before, labels)}
-    all_probs = []
     for seed in options.seeds:
         shots = data.open(options.dataset, options.data, split="train", shots=options.shots, seed=seed)
         found = encode(shots, setting.encoder, views=options.augment + 1, seed=seed, cache=options.work / "features")
@@ -129,9 +128,8 @@ def measure_coop(setting: Setting) -> None:
         save(path, stored)
         probs = setting.answers(features, plain, init=str(path))["zero-shot"]
         rows[f"CoOp {options.shots}-shot, seed {seed}"] = scores(probs, labels) | gain(probs, before, labels)
-        all_probs.append(probs)
-    mean = [float(np.mean([rows[name]["gain"] for name in rows if name != "zero-shot"]))]
-    print(f"<!-- mean gain over seeds: {mean[0]:.2f} points -->")
+    mean = float(np.mean([rows[name]["gain"] for name in rows if name != "zero-shot"]))
+    print(f"<!-- mean gain over seeds: {mean:.2f} points -->")
     setting.tell(f"CoOp on {options.dataset}", rows)
 
 
@@ -178,19 +176,19 @@ def measure_dynaprompt(setting: Setting) -> None:
 
 
 def measure_baselines(setting: Setting) -> None:
-    """The four-template ensemble, and temperature scaling fitted on the validation split."""
+    """The four-template ensemble, and temperature scaling fitted on images of the train split."""
     options, (features, labels) = setting.options, setting.test(setting.options.views)
     chosen = [methods.get("zero-shot"), methods.get("tpt"), methods.get("kld+cats")]
     rows = {}
     for framework in ("tpt", "ensemble"):
         for name, probs in setting.answers(features, chosen, framework=framework).items():
             rows[f"{name}, {framework}"] = scores(probs, labels)
-    held = data.open(options.dataset, options.data, split="val")
+    held = data.open(options.dataset, options.data, split="train", shots=options.shots, seed=1)
     found = encode(held, setting.encoder, views=1, cache=options.work / "features")
     tuner = make_tuner(setting.encoder, setting.classes, chosen[:1])
     logits = torch.cat([tuner.predict(rows)["zero-shot"].logits.cpu() for rows in found.features.split(BATCH)])
     best = temperature.fit(logits, found.labels)
-    print(f"<!-- temperature {best:.4f} from {len(held)} validation images -->")
+    print(f"<!-- temperature {best:.4f} from {len(held)} labelled train images -->")
     for name, probs in setting.answers(features, chosen, options=Options(temperature=best)).items():
         rows[f"{name}, T = {best:.3f}"] = scores(probs, labels)
     setting.tell(f"Baselines on {options.dataset}", rows)

@@ -47,10 +47,8 @@ def common(folder, out):
 
 def test_coop(folder, tmp_path) -> None:
     out = tmp_path / "coop.safetensors"
-    shown = run(
-        "coop", *common(folder, out), "--tokens", 4, "--epochs", 2, "--augment", 2, "--cache", tmp_path / "kept"
-    )
-    assert "coop for tiny, context [4, 64]" in shown
+    words = (*common(folder, out), "--tokens", 4, "--epochs", 2, "--augment", 2, "--cache", tmp_path / "kept")
+    assert "coop for tiny, context [4, 64]" in run("coop", *words)
     assert store.load(out).facts.template == "X X X X {}."
     (kept,) = (tmp_path / "kept").iterdir()
     assert load_file(kept)["features"].shape == (6, 3, 32)
