@@ -38,8 +38,9 @@ def run_command(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...", show_default="auto")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, ...", show_default="auto")] = None,
     workers: Annotated[int | None, typer.Option(help="Threads that read images.", show_default="auto")] = None,
-    engine: Annotated[str | None, typer.Option(help="Who computes.", show_default="local")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a cluster.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Who computes: local or ray.", show_default="local")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: auto, or host:port.")] = None,
+    actors: Annotated[int | None, typer.Option(help="Ray processes.", show_default="one per GPU, or 4 CPUs")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of runs.", show_default="runs")] = None,
     name: Annotated[str | None, typer.Option(help="The run's name.", show_default="model and hash")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags change what it says.")] = None,
@@ -51,8 +52,8 @@ def run_command(
     given = {
         "data": data, "datasets": dataset, "methods": method, "model": model, "seeds": seeds, "limit": limit,
         "views": views, "view_engine": view_engine, "augmix": augmix, "batch_size": batch_size, "chunk": chunk,
-        "device": device, "dtype": dtype, "workers": workers, "engine": engine, "address": address, "out": out,
-        "name": name,
+        "device": device, "dtype": dtype, "workers": workers, "engine": engine, "address": address, "actors": actors,
+        "out": out, "name": name,
     }  # fmt: skip
     flags = {key: value for key, value in given.items() if value is not None}
     worst = 0

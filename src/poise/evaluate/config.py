@@ -71,6 +71,7 @@ class Settings:
     workers: int = 0  # threads that decode and cut views; 0 = by the number of cores
     engine: str = "local"
     address: str = ""  # of a cluster, for engines that have one
+    actors: int = 0  # processes with a model each, for engines that have several; 0 = by what the cluster has
 
 
 def slug(text: str) -> str:

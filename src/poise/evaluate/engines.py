@@ -56,3 +56,10 @@ class LocalEngine:
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """From this process's model."""
         return self._worker.text_features(dataset, positions, seed)
+
+
+@engines.add("ray")
+def _ray(job: Job, sets: Mapping[str, ImageSet], address: str = "") -> Engine:
+    from poise.evaluate.cluster import RayEngine
+
+    return RayEngine(job, address)

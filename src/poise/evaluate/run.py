@@ -75,7 +75,7 @@ def run(
         ]
         attempt = _Attempt(folder, sets, units, len(resolved.methods))
         attempt.warn = warn
-        job = Job(resolved, settings.data, settings.workers)
+        job = Job(resolved, settings.data, settings.workers, settings.actors)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
 

@@ -34,6 +34,7 @@ class Job:
     config: RunConfig  # resolved
     data: str
     workers: int = 0
+    actors: int = 0
 
 
 @dataclass(frozen=True)
