@@ -14,6 +14,8 @@ from poise import __version__
 from poise.cli.bench import app as bench_app
 from poise.cli.classify import classify
 from poise.cli.data import app as data_app
+from poise.cli.fit import app as fit_app
+from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
 from poise.errors import PoiseError
 
@@ -23,6 +25,8 @@ app.command("classify")(classify)
 app.command("list")(list_names)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
+app.add_typer(fit_app, name="fit")
+app.add_typer(convert_app, name="convert")
 
 
 def _print_version(wanted: bool) -> None:
