@@ -17,7 +17,7 @@ from poise.images import Picture, read_image
 from poise.methods import Method
 from poise.prompts import tokenise
 from poise.results import Details, Failure, Result
-from poise.tuning import Tuner
+from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import Adapted, DualEncoder, Prompt
 from poise.views import make_views_batched, plan_views
 
@@ -44,7 +44,7 @@ class Classifier:
         *,
         template: str = DEFAULT_TEMPLATE,
         context: str = "auto",
-        start: Prompt | None = None,
+        start: Prompt | str | Path | None = None,  # where tuning begins: a prompt, or the file of a fitted one
         views: int = 64,
         augmix: bool = False,
         seed: int = 0,
@@ -66,7 +66,11 @@ class Classifier:
         self.labels = classes.labels
         self.views, self.augmix, self.seed = views, augmix, seed
         self.batch_size = batch_size or _BATCH.get(self.encoder.device.type, 4)
-        self._tuner = Tuner(self.encoder, classes, self.methods, start)
+        self._tuner: AnyTuner = (
+            make_tuner(self.encoder, classes, self.methods, init=str(start))
+            if isinstance(start, str | Path)
+            else Tuner(self.encoder, classes, self.methods, start)
+        )
 
     @overload
     def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[Result]: ...
@@ -107,7 +111,8 @@ class Classifier:
         ]
         images = [picture.image for picture in pictures]
         views = make_views_batched(images, self.encoder.image, plans, self.encoder.device)
-        adapted = self._tuner.predict(self.encoder.encode_images(views))
+        whole = self._tuner.reads == "views"  # image prompts are tuned too
+        adapted = self._tuner.predict(views if whole else self.encoder.encode_images(views))
         return [self._outcome(picture, row, adapted, details) for row, picture in enumerate(pictures)]
 
     def _outcome(self, picture: Picture, row: int, adapted: dict[str, Adapted], details: bool) -> Answers | Failure:

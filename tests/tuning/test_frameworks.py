@@ -8,10 +8,12 @@ import pytest
 import torch
 from oracles.text import text_features
 from oracles.tuning import tune_one
+from PIL import Image
 
 from poise import methods
 from poise.backbones import load
 from poise.backbones.tiny import tiny_model
+from poise.classifier import Classifier
 from poise.errors import BadCheckpoint, InvalidOption, UnknownName
 from poise.inits import cocoop, coop, maple, temperature
 from poise.prompts import start_prompt, tokenise
@@ -81,6 +83,16 @@ def test_every_start_in_every_framework(encoder, files, framework, kind) -> None
     assert torch.equal(answers["zero-shot"].probs, answers["kld+cats"].start_probs)
     assert not torch.equal(answers["zero-shot"].probs, answers["kld+cats"].probs)
     assert made.texts.start_features().shape == (1, 3, 32)
+
+
+@pytest.mark.parametrize("kind", ["coop", "cocoop", "maple"])
+def test_the_classifier_starts_from_a_file(encoder, files, kind) -> None:
+    picture = Image.fromarray((draw(40, 40, 3).sigmoid() * 255).byte().numpy())
+    answer = Classifier(encoder, LABELS, "kld+cats", start=files / kind, views=6)(picture, details=True)
+    words = Classifier(encoder, LABELS, "kld+cats", views=6)(picture, details=True)
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
+    assert answer.details.start_probabilities != words.details.start_probabilities
+    assert not answer.fallback
 
 
 def test_labels_may_repeat_as_in_imagenet(encoder, files) -> None:
