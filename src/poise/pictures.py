@@ -37,19 +37,22 @@ class PromptedViews:
         self, views: Tensor, layers: Tensor, which: Tensor, cotangent: Tensor, token_cotangent: Tensor | None
     ) -> Tensor:
         """Gradient [B, 1 + J, M, W] for cotangents [n, D] (and [n, J, T, W]) of the chosen pairs."""
+        # As in ClassTexts: the product is linear, so each image's cotangents are brought to size 1 for half precision.
+        size = _largest(which[:, 0], views.shape[0], cotangent, token_cotangent)  # [B]
         total = layers.new_zeros(views.shape[0], *layers.shape[1:])
         for at in range(0, len(which), self._together):
             rows = which[at : at + self._together]
             leaf = layers.detach().expand(views.shape[0], *layers.shape[1:]).clone().requires_grad_()
             with torch.enable_grad():
                 features, tokens = self._run(views, leaf, rows)
-                outputs, slopes = [features], [cotangent[at : at + self._together].to(features.dtype)]
+                own = size[rows[:, 0]]
+                outputs, slopes = [features], [cotangent[at : at + self._together] / own[:, None]]
                 if token_cotangent is not None:
                     outputs.append(tokens)
-                    slopes.append(token_cotangent[at : at + self._together].to(tokens.dtype))
+                    slopes.append(token_cotangent[at : at + self._together] / own[:, None, None, None])
                 (gradient,) = torch.autograd.grad(outputs, leaf, slopes)
             total = total + gradient
-        return total
+        return total * size[:, None, None, None]
 
     def _run(self, views: Tensor, layers: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         image, view = rows.unbind(1)
@@ -58,6 +61,15 @@ class PromptedViews:
         features, tokens = self._tower.with_tokens(pictures, layers[owner].to(self.encoder.dtype), self.tokens_of)
         wide = torch.promote_types(features.dtype, torch.float32)
         return torch.nn.functional.normalize(features.to(wide), dim=-1), tokens.to(wide)
+
+
+def _largest(image: Tensor, images: int, cotangent: Tensor, token_cotangent: Tensor | None) -> Tensor:
+    """The largest absolute cotangent of each image [images]; 1 where there is none, or where it isn't finite."""
+    largest = cotangent.abs().amax(1)
+    if token_cotangent is not None and token_cotangent.numel():
+        largest = torch.maximum(largest, token_cotangent.abs().flatten(1).amax(1))
+    size = largest.new_zeros(images).scatter_reduce(0, image.to(largest.device), largest, "amax")
+    return torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
 
 
 def pairs(mask: Tensor) -> Tensor:

@@ -98,8 +98,9 @@ def test_the_classifier_starts_from_a_file(encoder, files, kind) -> None:
 def test_labels_may_repeat_as_in_imagenet(encoder, files) -> None:
     classes = tokenise(encoder, LABELS)
     stored = coop.fit(encoder, LABELS, *shots(), recipe=coop.FewShot(epochs=1))
-    doubled = stored.classes(encoder, ["cat", "dog", "cat"], repeats=True)
+    doubled = stored.classes(encoder, ["sea_cat", "dog", "sea cat"], repeats=True)
     assert torch.equal(doubled.ids[0], doubled.ids[2])
+    assert doubled.labels == ("sea_cat", "dog", "sea cat")
     assert len(classes) == len(doubled)
 
 

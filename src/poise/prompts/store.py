@@ -38,12 +38,13 @@ class Facts:
         self, encoder: DualEncoder, labels: tuple[str, ...], *, on_long_label: str = "error", repeats: bool = False
     ) -> ClassTokens:
         """The labels under this template; ``repeats`` lets classes share a name, as two pairs in ImageNet's list do."""
-        names = list(dict.fromkeys(labels)) if repeats else list(labels)
+        spoken = [label.replace("_", " ") for label in labels]
+        names = list(dict.fromkeys(spoken)) if repeats else list(labels)
         classes = tokenise(
             encoder, names, self.template, context=self.context, tokens=self.tokens, on_long_label=on_long_label
         )
-        if len(names) < len(labels):
-            rows = torch.tensor([names.index(label) for label in labels])
+        if repeats:
+            rows = torch.tensor([names.index(label) for label in spoken])
             ids, lengths, slots = classes.ids[rows], classes.lengths[rows], classes.slots[rows]
             classes = replace(classes, labels=labels, ids=ids, lengths=lengths, slots=slots)
         return classes
