@@ -19,6 +19,7 @@ from poise.data import ImageSet
 from poise.errors import InvalidOption
 from poise.evaluate import records
 from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.evaluate.flow import flow
 from poise.evaluate.prepare import Preparation, Prepared, ahead
 from poise.evaluate.units import Unit
 from poise.methods import Method
@@ -106,6 +107,24 @@ def check_available(config: RunConfig) -> None:
         raise InvalidOption(f"Starting from '{config.init}' is not available.", hint="Available: template.")
 
 
+@dataclass(frozen=True)
+class Answers:
+    """A batch's answers, and the text features' dispersion that all of them start from."""
+
+    by_method: Mapping[str, Adapted]
+    start_atfd: float
+
+
+@dataclass(frozen=True)
+class _PreparedTuner:
+    dataset: str
+    tuner: Tuner
+    start_atfd: float
+
+
+Batch = tuple[Unit, list[Prepared]]
+
+
 class Worker:
     """Units in, records out. Views are encoded once per image and seed and serve all methods."""
 
@@ -116,7 +135,7 @@ class Worker:
         self.encoder = backbones.load(self.config.model, device=self.config.device, dtype=self.config.dtype)
         self._sets = dict(sets or {})
         self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
-        self._tuner: tuple[str, Tuner] | None = None
+        self._tuner: _PreparedTuner | None = None
 
     def work(
         self,
@@ -130,42 +149,55 @@ class Worker:
         threads = self.job.workers or max(1, min(8, (os.cpu_count() or 2)))
         window = max(2 * self.config.batch_size, 2 * threads)
         stream = ahead(lambda job: self._prepare(*job), jobs, threads=threads, window=window)
+        answered = flow(self._batches(units, stream), self.encoder.device, self._batch_views, self._batch_answers)
         for unit in units:
             began = time.perf_counter()
             rows: list[dict[str, Any]] = []
             left = len(unit.items)
             while left:
                 check()
-                batch = list(islice(stream, min(left, self.config.batch_size)))
-                rows += self._rows(unit, batch)
+                (_, batch), answers = next(answered)
+                rows += self._rows(unit, batch, answers)
                 left -= len(batch)
                 progress(len(batch))
             yield _finish(unit, rows, time.perf_counter() - began)
+
+    def _batches(self, units: Sequence[Unit], stream: Iterator[Prepared]) -> Iterator[Batch]:
+        """The images of each unit in turn; no batch holds images of two units."""
+        for unit in units:
+            for first in range(0, len(unit.items), self.config.batch_size):
+                yield unit, list(islice(stream, min(self.config.batch_size, len(unit.items) - first)))
+
+    def _batch_views(self, batch: Batch) -> Tensor | None:
+        good = _readable(batch[1])
+        return self._views(good) if good else None
+
+    def _batch_answers(self, batch: Batch, views: Tensor) -> Answers:
+        dataset = batch[0].dataset
+        return Answers(self._answers(dataset, views), self._prepared_tuner(dataset).start_atfd)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Class text features before tuning, and after it for a few sample images: what t-SNE pictures are made of."""
         images = self._images(dataset)
         prepared = [self._prepare_item(dataset, position, seed) for position in positions]
-        good = [each for each in prepared if each.error is None]
+        good = _readable(prepared)
         found = {
             "labels": np.array(images.classes),
-            "start": _numpy(self._tuner_of(dataset).texts.start_features()[0]),
+            "start": _numpy(self._prepared_tuner(dataset).tuner.texts.start_features()[0]),
             "sample_ids": np.array([each.item.id for each in good], dtype=np.str_),
         }
-        for name, answer in (self._answers(dataset, good) if good else {}).items():
+        for name, answer in (self._answers(dataset, self._views(good)) if good else {}).items():
             found[f"tuned/{name}"] = _numpy(answer.text_features)  # [samples, C, D]
         return found
 
-    def _rows(self, unit: Unit, batch: Sequence[Prepared]) -> list[dict[str, Any]]:
+    def _rows(self, unit: Unit, batch: Sequence[Prepared], answers: Answers | None) -> list[dict[str, Any]]:
         """The rows of a batch, in the order of its images."""
         name = self._images(unit.dataset).name
         stamp = records.Stamp(self.config.run_id, self.config.model, name, unit.seed)
-        good = [each for each in batch if each.error is None]
         answered: Iterator[list[dict[str, Any]]] = iter(())
-        if good:
-            start_atfd = float(records.dispersion(self._tuner_of(unit.dataset).texts.start_features())[0])
-            samples = [records.Sample(each.item.id, each.item.label) for each in good]
-            answered = iter(records.answer_rows(stamp, samples, self._answers(unit.dataset, good), start_atfd))
+        if answers is not None:
+            samples = [records.Sample(each.item.id, each.item.label) for each in _readable(batch)]
+            answered = iter(records.answer_rows(stamp, samples, answers.by_method, answers.start_atfd))
         rows: list[dict[str, Any]] = []
         for each in batch:
             sample = records.Sample(each.item.id, each.item.label)
@@ -175,10 +207,10 @@ class Worker:
                 rows += records.error_rows(stamp, sample, self.config.methods, each.error)
         return rows
 
-    def _answers(self, dataset: str, good: Sequence[Prepared]) -> dict[str, Adapted]:
+    def _answers(self, dataset: str, views: Tensor) -> dict[str, Adapted]:
         with torch.no_grad():
-            features = self._encode(self._views(good))
-        return self._tuner_of(dataset).predict(features)
+            features = self._encode(views)
+        return self._prepared_tuner(dataset).tuner.predict(features)
 
     def _views(self, good: Sequence[Prepared]) -> Tensor:
         """[B, V, 3, S, S]: stacked where the threads made them, else made here in one go."""
@@ -186,7 +218,7 @@ class Worker:
             return torch.stack([each.views for each in good if each.views is not None])
         images = [each.picture.image for each in good if each.picture is not None]
         plans = [each.plan for each in good if each.plan is not None]
-        return make_views_batched(images, self.encoder.image, plans, self.encoder.device)
+        return make_views_batched(images, self.encoder.image, plans, self.encoder.device, dtype=self.encoder.dtype)
 
     def _encode(self, views: Tensor) -> Tensor:
         """Features [B, V, D]; a batch that doesn't fit the device's memory is halved until it does."""
@@ -215,13 +247,21 @@ class Worker:
     def _tokenise(self, images: ImageSet) -> ClassTokens:
         return tokenise_all(self.encoder, images.classes, self.config.template or images.template)
 
-    def _tuner_of(self, dataset: str) -> Tuner:
+    def _prepared_tuner(self, dataset: str) -> _PreparedTuner:
         """The tuner over a dataset's labels; only the last one is kept, as units come dataset by dataset."""
-        if self._tuner is None or self._tuner[0] != dataset:
+        if self._tuner is None or self._tuner.dataset != dataset:
             images = self._images(dataset)
+            # What the whole run will see, whoever computes it: so every worker prepares alike, and answers alike.
+            count = min(len(images.items), self.config.limit or len(images.items)) * len(self.config.seeds)
             recipes = make_methods(self.config, shift=images.shift)
-            self._tuner = (dataset, Tuner(self.encoder, self._classes[dataset], recipes))
-        return self._tuner[1]
+            tuner = Tuner(self.encoder, self._classes[dataset], recipes, expected_images=count)
+            start_atfd = float(records.dispersion(tuner.texts.start_features())[0])
+            self._tuner = _PreparedTuner(dataset, tuner, start_atfd)
+        return self._tuner
+
+
+def _readable(batch: Sequence[Prepared]) -> list[Prepared]:
+    return [each for each in batch if each.error is None]
 
 
 def _finish(unit: Unit, rows: Sequence[Mapping[str, Any]], seconds: float) -> Finished:
