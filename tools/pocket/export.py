@@ -1,0 +1,147 @@
+"""Put trunk, projection and text tower together in open_clip's `local-dir` format, with an honest scale.
+
+The scale is fitted on Caltech101's train photos (their labels serve here and nowhere else): the mean negative
+log-likelihood over three kinds of label set, each weighing the same: its own 100 names, many random ten of them, and
+its 100 names among 900 other nouns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import corpus as corpora
+import space as spaces
+import torch
+from convert import load_trunk
+from photos import SIZE, preprocess
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "src" / "poise" / "backbones" / "weights" / "pocket"
+WEIGHTS, CONFIG, HASHES = "open_clip_model.safetensors", "open_clip_config.json", "SHA256SUMS"
+
+
+def config(joint: int, width: int, layers: int) -> dict[str, object]:
+    """open_clip's description of the model."""
+    return {
+        "model_cfg": {
+            "embed_dim": joint,
+            "vision_cfg": {
+                "timm_model_name": "tf_efficientnet_lite2",
+                "timm_model_pretrained": False,
+                "timm_pool": "avg",
+                "timm_proj": "linear",
+                "timm_proj_bias": True,
+                "image_size": SIZE,
+            },
+            "text_cfg": {
+                "context_length": 77,
+                "vocab_size": 49408,
+                "width": width,
+                "heads": width // 64,
+                "layers": layers,
+            },
+        },
+        "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "shortest"},
+    }
+
+
+def assemble(text: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """The state dict: matrices in half precision; statistics, biases and the scale in full."""
+    trunk = load_trunk("lite2")
+    space = spaces.build(trunk.classifier.weight.detach(), trunk.classifier.bias.detach())
+    state = {f"visual.trunk.{k}": v for k, v in trunk.state_dict().items() if not k.startswith("classifier")}
+    state |= {"visual.head.proj.weight": space.weight, "visual.head.proj.bias": space.bias}
+    state |= dict(text)
+    state["logit_scale"] = torch.tensor(math.log(scale))
+    return {
+        k: (v.half() if v.ndim > 1 else v.float() if v.is_floating_point() else v).contiguous()
+        for k, v in state.items()
+    }
+
+
+def write(folder: Path, text: dict[str, Tensor], scale: float) -> None:
+    """Write weights, configuration and their hashes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    layers = 1 + max(int(k.split(".")[2]) for k in text if k.startswith("transformer.resblocks."))
+    save_file(assemble(text, scale), folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)
+    description = config(text["text_projection"].shape[1], text["text_projection"].shape[0], layers)
+    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
+    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in (CONFIG, WEIGHTS)]
+    (folder / HASHES).write_text("".join(sums))
+
+
+@torch.inference_mode()
+def labelled_features(data: Path, model: torch.nn.Module, cache: Path) -> tuple[Tensor, Tensor, list[str]]:
+    """Unit features of Caltech101's train photos, their labels and the class names."""
+    split = json.loads((data / "caltech-101" / "split_zhou_Caltech101.json").read_text())["train"]
+    names = dict(sorted({(label, name.replace("_", " ")) for _, label, name in split}))
+    if not cache.exists():
+        prepare, found = preprocess(), []
+        for first in range(0, len(split), 32):
+            files = [data / "caltech-101" / "101_ObjectCategories" / f for f, _, _ in split[first : first + 32]]
+            found.append(model.encode_image(torch.stack([prepare(Image.open(f).convert("RGB")) for f in files])))
+            print(f"photos {first}/{len(split)}", flush=True)
+        save_file({"features": torch.cat(found)}, cache)
+    features = load_file(cache)["features"]
+    return F.normalize(features, dim=-1), torch.tensor([label for _, label, _ in split]), list(names.values())
+
+
+@torch.inference_mode()
+def fit_scale(model: torch.nn.Module, tokenizer: object, data: Path, cache: Path) -> tuple[float, dict[str, float]]:
+    """The scale with the least mean negative log-likelihood; also each label set's own best scale."""
+    features, labels, names = labelled_features(data, model, cache / "scale_features.safetensors")
+    corpus = corpora.load(cache, cache / "wordnet", data / "imagenet" / "classnames.txt")
+    generator = torch.Generator().manual_seed(0)
+    nouns = [corpus["synsets"]["words"][s][0] for s in corpus["photographed"]]
+    others = [nouns[i] for i in torch.randperm(len(nouns), generator=generator)[:900].tolist() if nouns[i] not in names]
+    tokens = tokenizer([f"a photo of a {n}." for n in names + others])  # type: ignore[operator]
+    texts = torch.cat([F.normalize(model.encode_text(part), dim=-1) for part in tokens.split(128)])
+    cosine = features @ texts.T
+    tens = [torch.randperm(len(names), generator=generator)[:10] for _ in range(200)]
+    sets = {"10 names": tens, "100 names": [torch.arange(len(names))], "1000 names": [torch.arange(len(texts))]}
+    scales = torch.arange(5, 100, 0.5)
+    losses = {}
+    for kind, many in sets.items():
+        total, count = torch.zeros(len(scales)), 0
+        for chosen in many:
+            inside = torch.isin(labels, chosen)
+            truth = (labels[inside][:, None] == chosen).int().argmax(-1)
+            logits = cosine[inside][:, chosen]
+            total += torch.stack([F.cross_entropy(s * logits, truth, reduction="sum") for s in scales])
+            count += len(truth)
+        losses[kind] = total / count
+    best = {kind: float(scales[loss.argmin()]) for kind, loss in losses.items()}
+    return float(scales[torch.stack(list(losses.values())).mean(0).argmin()]), best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, default=REPOSITORY / "scratch" / "pocket")
+    parser.add_argument(
+        "--text", type=Path, help="text.safetensors of a training run; default: CACHE/run/text.safetensors"
+    )
+    parser.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    args = parser.parse_args()
+    text = load_file(args.text or args.cache / "run" / "text.safetensors")
+    import open_clip
+
+    write(args.cache / "unscaled", text, 20.0)
+    model = open_clip.create_model(f"local-dir:{args.cache / 'unscaled'}").eval()
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{args.cache / 'unscaled'}")
+    scale, best = fit_scale(model, tokenizer, args.data, args.cache)
+    print(f"scale {scale} (best for each kind of label set: {best})")
+    write(args.out, text, scale)
+
+
+if __name__ == "__main__":
+    main()
