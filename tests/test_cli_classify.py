@@ -87,7 +87,9 @@ def test_refusals_have_one_clear_message(
     assert "Did you mean 'kld'" in refused(
         monkeypatch, capsys, "classify", image, "--labels", "a,b", "--method", "klt", *TINY
     )
-    assert "holds no picture" in refused(monkeypatch, capsys, "classify", str(folder / "*.webp"), "--labels", "a,b", *TINY)
+    assert "holds no picture" in refused(
+        monkeypatch, capsys, "classify", str(folder / "*.webp"), "--labels", "a,b", *TINY
+    )
     message = refused(monkeypatch, capsys, "classify", image, "--labels-file", str(folder / "none.txt"), *TINY)
     assert "none.txt" in message
     assert "Traceback" not in message

@@ -14,7 +14,7 @@ from evaluate.attempt import make_pictures
 from poise import methods
 from poise.backbones import load
 from poise.data import ImageSet, Item
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import ModelNotFound, UnknownName
 from poise.evaluate import header, records, worker
 from poise.evaluate.config import build
 from poise.evaluate.engines import LocalEngine, Watch, engines
@@ -22,7 +22,7 @@ from poise.evaluate.interrupt import Interrupted
 from poise.evaluate.run import run
 from poise.evaluate.status import status
 from poise.images import read_image
-from poise.prompts import tokenise
+from poise.prompts import store, tokenise
 from poise.tuning import Tuner
 from poise.views import make_views, plan_views
 
@@ -228,10 +228,10 @@ def test_an_engine_may_finish_units_in_any_order(clean, pictures, tmp_path):
 def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures, tmp_path):
     with pytest.raises(UnknownName, match="engine"):
         run(*configure(pictures, tmp_path, engine="locla"))
-    with pytest.raises(InvalidOption, match="not available"):
-        run(*configure(pictures, tmp_path, framework="dynaprompt"))
-    with pytest.raises(InvalidOption, match="not available"):
+    with pytest.raises(ModelNotFound, match="poise fit"):
         run(*configure(pictures, tmp_path, init="coop:x"))
+    with pytest.raises(UnknownName, match="Did you mean 'size'"):
+        run(*configure(pictures, tmp_path, framework="dynaprompt", framework_options={"sizes": 3}))
     assert not (tmp_path / "run").exists()
     with pytest.raises(UnknownName, match="Did you mean 'c-tpt'"):
         run(*configure(pictures, tmp_path, methods="ctpt"))
@@ -240,11 +240,36 @@ def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures
 def test_classes_may_share_a_name():
     encoder = load("tiny", device="cpu")
     labels = ("missile", "sea_lion", "missile", "sea lion")
-    classes = worker.tokenise_all(encoder, labels, "a photo of a {}.")
+    classes = tokenise(encoder, labels, repeats=True)
     assert classes.labels == labels
     alone = tokenise(encoder, ("missile", "sea lion"))
     for own, expected in ((classes.ids, alone.ids), (classes.lengths, alone.lengths), (classes.slots, alone.slots)):
         assert torch.equal(own, expected[[0, 1, 0, 1]])
+
+
+@pytest.mark.parametrize("framework", ["dynaprompt", "ensemble"])
+def test_other_frameworks_run(pictures, tmp_path, clean, framework):
+    config, settings = configure(pictures, tmp_path, framework=framework, methods="zero-shot,kld+cats")
+    summary = run(config, settings)
+    assert (summary.images, summary.errors) == (18, 0)
+    assert summary.units == (2 if framework == "dynaprompt" else 6)  # an ordered stream is one unit for each seed
+    ours, plain = rows_of(tmp_path), rows_of(clean)
+    assert set(ours) == {key for key in plain if key[2] != "c-tpt"}
+    tuned = [key for key in ours if key[2] == "kld+cats"]
+    assert any(ours[key]["confidence"] != plain[key]["confidence"] for key in tuned)
+    again = tmp_path / "again"
+    run(*configure(pictures, again, framework=framework, methods="zero-shot,kld+cats"))
+    assert rows_of(again) == ours
+
+
+def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
+    encoder = load("tiny", device="cpu")
+    context = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    facts = store.Facts(kind="coop", model=encoder.name, template="a photo of a {}.")
+    store.save(tmp_path / "prompt.safetensors", store.StoredPrompt({"context": context}, facts))
+    run(*configure(pictures, tmp_path, init=f"coop:{tmp_path / 'prompt.safetensors'}"))
+    ours, plain = rows_of(tmp_path), rows_of(clean)
+    assert all(ours[key]["start_confidence"] != plain[key]["start_confidence"] for key in ours)
 
 
 def test_weights_for_shifted_data_unless_given():

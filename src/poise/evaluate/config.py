@@ -18,7 +18,7 @@ ALL_METHODS = "all"
 CHOICES = {
     "view_engine": ("auto", "pil", "batched"),
     "augmix": ("auto", "c-tpt", "on", "off"),
-    "framework": ("tpt", "dynaprompt"),
+    "framework": ("tpt", "dynaprompt", "ensemble"),
 }
 
 
@@ -38,8 +38,9 @@ class RunConfig:
     view_engine: str = "auto"  # auto = batched on CUDA, Pillow elsewhere
     augmix: str = "auto"  # auto = the dataset's own (TPT's protocol); c-tpt = also on for ImageNet's shifts
     template: str = ""  # "" = the dataset's own
-    framework: str = "tpt"  # tpt = one prompt per image, reset for each; dynaprompt = an online buffer
-    init: str = "template"  # where tuning starts: template, or the file of a fitted prompt
+    framework: str = "tpt"  # tpt = one prompt per image, reset for each; see poise.tuning.make_tuner for the others
+    framework_options: dict[str, Any] = field(default_factory=dict)  # fields of poise.tuning.Options
+    init: str = "template"  # where tuning starts: template, fpp, or the file of a fitted prompt
     batch_size: int = 0  # images computed together; 0 = by device
     chunk: int = 128  # images per file: what a killed run loses at most
     device: str = "auto"

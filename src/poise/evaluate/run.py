@@ -19,7 +19,7 @@ from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
 from poise.evaluate.store import RunFolder
 from poise.evaluate.units import Unit, choose, plan
-from poise.evaluate.worker import Finished, Job, check_available, make_methods, open_set, resolve
+from poise.evaluate.worker import Finished, Job, check_start, is_ordered, make_methods, open_set, resolve
 
 log = logging.getLogger(__name__)
 _FIRST = 100  # images after which a dataset's zero-shot accuracy is looked at, once
@@ -60,7 +60,7 @@ def run(
         command: what the user typed, noted in the ledger for ``resume-info``.
         warn: told at once of anything that makes the results doubtful.
     """
-    check_available(config)
+    check_start(config)
     make_engine = engines.get(settings.engine)
     with RunFolder(settings.out, config.run_id) as folder:
         stored = folder.header()
@@ -68,10 +68,11 @@ def run(
         sets = _open_sets(resolved, settings.data)
         chosen = {name: _choose(images, resolved.limit) for name, images in sets.items()}
         folder.settle(header(resolved, make_methods(resolved), sets, chosen), allow_changes=allow_changes)
+        chunk = 0 if is_ordered(resolved) else resolved.chunk
         units = [
             unit
             for name, images in sets.items()
-            for unit in plan(name, slug(images.name), chosen[name], resolved.seeds, resolved.chunk)
+            for unit in plan(name, slug(images.name), chosen[name], resolved.seeds, chunk)
         ]
         attempt = _Attempt(folder, sets, units, len(resolved.methods))
         attempt.warn = warn

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,16 @@ from torch import Tensor
 import poise.data
 from poise import backbones, methods, prompts
 from poise.data import ImageSet
-from poise.errors import InvalidOption
+from poise.errors import ModelNotFound, UnknownName
 from poise.evaluate import records
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.evaluate.flow import flow
 from poise.evaluate.prepare import Preparation, Prepared, ahead
 from poise.evaluate.units import Unit
 from poise.methods import Method
-from poise.tuning import Tuner
-from poise.types import Adapted, ClassTokens, DualEncoder
+from poise.tuning import AnyTuner, Options, make_tuner
+from poise.tuning.frameworks import KINDS
+from poise.types import Adapted, ClassTokens
 from poise.views.resample import make_views_batched
 
 
@@ -86,25 +88,24 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
     return made
 
 
-def tokenise_all(encoder: DualEncoder, labels: Sequence[str], template: str) -> ClassTokens:
-    """Tokens of a benchmark's classes, which may share a name: ImageNet's published list has 998 for 1000 classes.
+def check_start(config: RunConfig) -> None:
+    """Refuse a start or a framework's option that can't be, before any data is read."""
+    known = {option.name for option in fields(Options)} - {"expected_images"}
+    for name in config.framework_options:
+        if name not in known:
+            raise UnknownName.of("framework option", name, known)
+    kind, _, path = config.init.partition(":")
+    file = Path(path if kind in KINDS and path else config.init)
+    if config.init not in ("template", "fpp") and not file.is_file():
+        raise ModelNotFound(
+            f"The start '{config.init}' is no file.",
+            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
+        )
 
-    Classes of one name have the same text features and share its probability; the first of them is predicted.
-    """
-    spoken = [label.replace("_", " ") for label in labels]
-    unique = list(dict.fromkeys(spoken))
-    classes = prompts.tokenise(encoder, unique, template)
-    rows = torch.tensor([unique.index(name) for name in spoken])
-    ids, lengths, slots = classes.ids[rows], classes.lengths[rows], classes.slots[rows]
-    return replace(classes, labels=tuple(labels), ids=ids, lengths=lengths, slots=slots)
 
-
-def check_available(config: RunConfig) -> None:
-    """Refuse what the configuration can name but this version can't do."""
-    if config.framework != "tpt":
-        raise InvalidOption(f"The framework '{config.framework}' is not available.", hint="Available: tpt.")
-    if config.init != "template":
-        raise InvalidOption(f"Starting from '{config.init}' is not available.", hint="Available: template.")
+def is_ordered(config: RunConfig) -> bool:
+    """Whether answers depend on the images before: such a stream is one unit, and never split."""
+    return config.framework == "dynaprompt"
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ class Answers:
 
 @dataclass(frozen=True)
 class _PreparedTuner:
-    dataset: str
-    tuner: Tuner
+    stream: tuple[str, int | None]  # the dataset, and the seed where the order of images matters
+    tuner: AnyTuner
     start_atfd: float
 
 
@@ -129,7 +130,7 @@ class Worker:
     """Units in, records out. Views are encoded once per image and seed and serve all methods."""
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet] | None = None) -> None:
-        check_available(job.config)
+        check_start(job.config)
         self.job = job
         self.config = job.config
         self.encoder = backbones.load(self.config.model, device=self.config.device, dtype=self.config.dtype)
@@ -173,20 +174,22 @@ class Worker:
         return self._views(good) if good else None
 
     def _batch_answers(self, batch: Batch, views: Tensor) -> Answers:
-        dataset = batch[0].dataset
-        return Answers(self._answers(dataset, views), self._prepared_tuner(dataset).start_atfd)
+        unit = batch[0]
+        prepared = self._prepared_tuner(unit.dataset, unit.seed)
+        return Answers(self._answers(prepared.tuner, views), prepared.start_atfd)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Class text features before tuning, and after it for a few sample images: what t-SNE pictures are made of."""
         images = self._images(dataset)
         prepared = [self._prepare_item(dataset, position, seed) for position in positions]
         good = _readable(prepared)
+        tuner = self._prepared_tuner(dataset, None).tuner
         found = {
             "labels": np.array(images.classes),
-            "start": _numpy(self._prepared_tuner(dataset).tuner.texts.start_features()[0]),
+            "start": _numpy(tuner.texts.start_features()[0]),
             "sample_ids": np.array([each.item.id for each in good], dtype=np.str_),
         }
-        for name, answer in (self._answers(dataset, self._views(good)) if good else {}).items():
+        for name, answer in (self._answers(tuner, self._views(good)) if good else {}).items():
             found[f"tuned/{name}"] = _numpy(answer.text_features)  # [samples, C, D]
         return found
 
@@ -207,10 +210,11 @@ class Worker:
                 rows += records.error_rows(stamp, sample, self.config.methods, each.error)
         return rows
 
-    def _answers(self, dataset: str, views: Tensor) -> dict[str, Adapted]:
+    def _answers(self, tuner: AnyTuner, views: Tensor) -> dict[str, Adapted]:
+        if tuner.reads == "views":  # prompts in the image tower: nothing to encode beforehand
+            return tuner.predict(views.to(self.encoder.device))
         with torch.no_grad():
-            features = self._encode(views)
-        return self._prepared_tuner(dataset).tuner.predict(features)
+            return tuner.predict(self._encode(views))
 
     def _views(self, good: Sequence[Prepared]) -> Tensor:
         """[B, V, 3, S, S]: stacked where the threads made them, else made here in one go."""
@@ -245,18 +249,30 @@ class Worker:
         return self._sets[dataset]
 
     def _tokenise(self, images: ImageSet) -> ClassTokens:
-        return tokenise_all(self.encoder, images.classes, self.config.template or images.template)
+        # Classes may share a name: ImageNet's published list has 998 for 1000. They share its probability.
+        return prompts.tokenise(self.encoder, images.classes, self.config.template or images.template, repeats=True)
 
-    def _prepared_tuner(self, dataset: str) -> _PreparedTuner:
-        """The tuner over a dataset's labels; only the last one is kept, as units come dataset by dataset."""
-        if self._tuner is None or self._tuner.dataset != dataset:
+    def _prepared_tuner(self, dataset: str, seed: int | None) -> _PreparedTuner:
+        """The tuner over a dataset's labels; only the last one is kept, as units come dataset by dataset.
+
+        Where the order of images matters, each seed's stream begins anew.
+        """
+        stream = (dataset, seed if is_ordered(self.config) else None)
+        if self._tuner is None or self._tuner.stream != stream:
             images = self._images(dataset)
             # What the whole run will see, whoever computes it: so every worker prepares alike, and answers alike.
             count = min(len(images.items), self.config.limit or len(images.items)) * len(self.config.seeds)
             recipes = make_methods(self.config, shift=images.shift)
-            tuner = Tuner(self.encoder, self._classes[dataset], recipes, expected_images=count)
+            tuner = make_tuner(
+                self.encoder,
+                self._classes[dataset],
+                recipes,
+                framework=self.config.framework,
+                init=self.config.init,
+                options=Options(**self.config.framework_options, expected_images=count),
+            )
             start_atfd = float(records.dispersion(tuner.texts.start_features())[0])
-            self._tuner = _PreparedTuner(dataset, tuner, start_atfd)
+            self._tuner = _PreparedTuner(stream, tuner, start_atfd)
         return self._tuner
 
 

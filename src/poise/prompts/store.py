@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -38,16 +38,10 @@ class Facts:
         self, encoder: DualEncoder, labels: tuple[str, ...], *, on_long_label: str = "error", repeats: bool = False
     ) -> ClassTokens:
         """The labels under this template; ``repeats`` lets classes share a name, as two pairs in ImageNet's list do."""
-        spoken = [label.replace("_", " ") for label in labels]
-        names = list(dict.fromkeys(spoken)) if repeats else list(labels)
-        classes = tokenise(
-            encoder, names, self.template, context=self.context, tokens=self.tokens, on_long_label=on_long_label
-        )
-        if repeats:
-            rows = torch.tensor([names.index(label) for label in spoken])
-            ids, lengths, slots = classes.ids[rows], classes.lengths[rows], classes.slots[rows]
-            classes = replace(classes, labels=labels, ids=ids, lengths=lengths, slots=slots)
-        return classes
+        return tokenise(
+            encoder, labels, self.template, context=self.context, tokens=self.tokens, on_long_label=on_long_label,
+            repeats=repeats,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
