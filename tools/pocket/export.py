@@ -123,24 +123,25 @@ def fit_scale(model: torch.nn.Module, tokenizer: object, data: Path, cache: Path
     return float(scales[torch.stack(list(losses.values())).mean(0).argmin()]), best
 
 
+def finish(text: dict[str, Tensor], cache: Path, data: Path, out: Path) -> None:
+    """Fit the scale with open_clip itself reading the model, then write it."""
+    import open_clip
+
+    write(cache / "unscaled", text, 20.0)
+    name = f"local-dir:{cache / 'unscaled'}"
+    scale, best = fit_scale(open_clip.create_model(name).eval(), open_clip.get_tokenizer(name), data, cache)
+    print(f"scale {scale} (best for each kind of label set: {best})")
+    write(out, text, scale)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=REPOSITORY / "scratch" / "pocket")
-    parser.add_argument(
-        "--text", type=Path, help="text.safetensors of a training run; default: CACHE/run/text.safetensors"
-    )
+    parser.add_argument("--text", type=Path, help="text.safetensors of a training run; default: that of CACHE/run")
     parser.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--out", type=Path, default=FOLDER)
     args = parser.parse_args()
-    text = load_file(args.text or args.cache / "run" / "text.safetensors")
-    import open_clip
-
-    write(args.cache / "unscaled", text, 20.0)
-    model = open_clip.create_model(f"local-dir:{args.cache / 'unscaled'}").eval()
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{args.cache / 'unscaled'}")
-    scale, best = fit_scale(model, tokenizer, args.data, args.cache)
-    print(f"scale {scale} (best for each kind of label set: {best})")
-    write(args.out, text, scale)
+    finish(load_file(args.text or args.cache / "run" / "text.safetensors"), args.cache, args.data, args.out)
 
 
 if __name__ == "__main__":
