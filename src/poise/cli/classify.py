@@ -36,6 +36,7 @@ def classify(
     model: Annotated[str, typer.Option(help="A model name; see 'poise list models'.")] = "pocket",
     method: Annotated[str, typer.Option(help="One method or several, separated by commas.")] = "kld+cats",
     template: Annotated[str, typer.Option(help="The prompt, with {} for the label.")] = "a photo of a {}.",
+    start: Annotated[Path | None, typer.Option(help="A fitted prompt to start from; see 'poise fit'.")] = None,
     views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
     augmix: Annotated[bool, typer.Option(help="Add AugMix to the augmented views.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
@@ -52,8 +53,8 @@ def classify(
 
     chosen = [name.strip() for name in method.split(",") if name.strip()]
     classifier = Classifier(
-        model, names, chosen, template=template, views=views, augmix=augmix, seed=seed, device=device, dtype=dtype,
-        batch_size=batch_size,
+        model, names, chosen, template=template, start=start, views=views, augmix=augmix, seed=seed, device=device,
+        dtype=dtype, batch_size=batch_size,
     )  # fmt: skip
     outcomes = list(_watched(classifier.each(paths, details=details), len(paths)))
     typer.echo(_RENDER[output](outcomes, chosen), nl=False)
