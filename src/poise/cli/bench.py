@@ -82,6 +82,20 @@ def table_command(
     typer.echo(text, nl=not text.endswith("\n"))
 
 
+@app.command("compare")
+def compare_command(
+    runs: Runs,
+    method: Annotated[str, typer.Option(help="The method in question.")] = "kld+cats",
+    against: Annotated[str, typer.Option(help="The others, with commas.")] = "zero-shot,tpt",
+    metrics: Annotated[str, typer.Option(help="With commas.")] = "accuracy,ece",
+) -> None:
+    """Print paired differences between methods, with intervals, as Markdown."""
+    from poise.report.compare import comparison_text
+
+    others, wanted = ([name.strip() for name in text.split(",") if name.strip()] for text in (against, metrics))
+    typer.echo(comparison_text(runs, method, others, wanted), nl=False)
+
+
 @app.command("figures")
 def figures_command(
     runs: Runs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ COLOURS = {
     "kld+cats": BLUE,
 }  # fmt: skip
 DASHES = {"zero-shot": ":", "tpt": "-", "c-tpt": "--", "o-tpt": "-.", "tpt+cats": "--", "kld": "-.", "kld+cats": "-"}
+_LEGEND: dict[str, Any] = {"frameon": True, "facecolor": "white", "framealpha": 0.85, "edgecolor": "none"}
 
 
 def colour(method: str) -> str:
@@ -56,7 +58,7 @@ def counts(axes: Axes, bins: Bins) -> None:
     hits, sure = np.nansum(bins.count * bins.accuracy) / total, np.nansum(bins.count * bins.confidence) / total
     axes.axvline(hits, color=BLACK, linewidth=1.2, label=f"accuracy {hits:.2f}")
     axes.axvline(sure, color=VERMILION, linewidth=1.2, linestyle="--", label=f"mean confidence {sure:.2f}")
-    axes.legend(fontsize=6, loc="upper left", frameon=False, ncols=2)
+    axes.legend(fontsize=6, loc="upper left", **_LEGEND, ncols=2)
     axes.set(xlim=(0, 1), ylim=(0, 1.45 * bins.count.max() / total))
 
 
@@ -72,7 +74,7 @@ def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray
         axes.hist(values, edges, weights=weight, color=shade, alpha=0.55, label=label)
         axes.axvline(mean, color=shade, linestyle="--", linewidth=1.3)
     axes.set(xlim=(0, 1), ylim=(0, 1.35 * axes.get_ylim()[1]))
-    axes.legend(fontsize=7, frameon=False, loc="upper left")
+    axes.legend(fontsize=7, **_LEGEND, loc="upper left")
 
 
 def paired_bars(axes: Axes, splits: Mapping[str, Split]) -> None:
@@ -85,7 +87,7 @@ def paired_bars(axes: Axes, splits: Mapping[str, Split]) -> None:
              yerr=[2 * each.wrong_error for each in splits.values()], error_kw={"linewidth": 0.8})  # fmt: skip
     axes.axhline(0, color=BLACK, linewidth=0.8)
     axes.set_xticks(at, list(splits), rotation=35, ha="right")
-    axes.legend(fontsize=7, frameon=False)
+    axes.legend(fontsize=7, **_LEGEND)
 
 
 def shares(axes: Axes, values: Mapping[str, float]) -> None:
@@ -108,7 +110,7 @@ def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage], areas: Mapping
             curve.coverage[thin], curve.risk[thin], color=colour(name), linestyle=DASHES.get(name, "-"), label=label
         )
     axes.set(xlim=(0, 1), ylim=(0, None))
-    axes.legend(fontsize=7, frameon=False)
+    axes.legend(fontsize=7, **_LEGEND)
 
 
 def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str, labels: Sequence[str]) -> None:
@@ -121,4 +123,4 @@ def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str, la
         for name, (x, y) in zip(labels, after, strict=True):
             axes.annotate(name, (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points")
     axes.set(xticks=[], yticks=[])
-    axes.legend(fontsize=7, frameon=False, loc="best")
+    axes.legend(fontsize=7, **_LEGEND, loc="best")

@@ -1,0 +1,57 @@
+"""Paired differences between methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report.made import write_run
+from typer.testing import CliRunner
+
+from poise.cli.app import app
+from poise.errors import UnknownName
+from poise.report.compare import comparison_text, differences
+from poise.report.records import load
+from poise.report.scores import scoreboard
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    write_run(place)
+    return place
+
+
+def test_differences_are_those_of_the_scores(runs: Path) -> None:
+    found = differences(runs, "kld+cats", ["tpt"], ["accuracy", "ece"], resamples=200)
+    records = load(runs)
+    board = scoreboard(records, metrics=["accuracy", "ece"], resamples=200)
+    setting = records.settings[0]
+    for each in found:
+        names = records.datasets if each.dataset == "average" else [each.dataset]
+        ours, theirs = (board.average(setting, names, name, each.metric) for name in ("kld+cats", "tpt"))
+        assert each.score.value == pytest.approx(ours.value - theirs.value)
+        low, high = each.bounds
+        assert low <= each.score.value <= high
+        apart = np.ptp(np.quantile(ours.draws, [0.025, 0.975])) + np.ptp(np.quantile(theirs.draws, [0.025, 0.975]))
+        assert high - low < apart  # pairing takes out what both share
+
+
+def test_a_method_against_itself_differs_by_nothing(runs: Path) -> None:
+    for each in differences(runs, "tpt", ["tpt"], ["ece"], resamples=50):
+        assert each.score.value == 0
+        assert each.bounds == (0, 0)
+
+
+def test_text_and_command(runs: Path) -> None:
+    text = comparison_text(runs, "kld+cats", ["zero-shot", "tpt"], ["ece"], resamples=50)
+    assert "| zero-shot | ECE |" in text
+    done = CliRunner().invoke(app, ["bench", "compare", str(runs), "--against", "tpt"])
+    assert done.exit_code == 0, done.output
+    assert "| tpt | Acc. |" in done.stdout
+
+
+def test_unknown_methods_are_refused(runs: Path) -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'tpt'"):
+        differences(runs, "kld+cats", ["tptt"], ["ece"])
