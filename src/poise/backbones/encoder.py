@@ -16,7 +16,7 @@ PromptedPictures = Callable[[Tensor, Tensor], Tensor]  # the same with image pro
 Texts = Callable[[ClassTokens, Prompt], Tensor]  # -> [B, C, D]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
-_CHUNK = {"cuda": 512, "mps": 128, "cpu": 16}  # pictures per forward pass, to bound memory
+_CHUNK = {"cuda": 512, "mps": 128, "cpu": 8}  # pictures per pass: bounds memory, and on a CPU fits its cache
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
