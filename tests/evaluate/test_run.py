@@ -9,7 +9,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from evaluate.attempt import make_pictures
+from evaluate.attempt import contents, make_pictures
 
 from poise import methods
 from poise.backbones import load
@@ -292,7 +292,7 @@ def test_augmix_is_the_datasets_own_unless_ordered(choice, own, expected):
     config, _ = configure("x", "y", augmix=choice)
     images = ImageSet("set", ("a", "b"), (), augmix=own)
     spec = load("tiny", device="cpu").image
-    assert worker.Preparation.of(config, images, spec).augmix is expected
+    assert worker.Preparation.of(config, images, spec).reading.augmix is expected
 
 
 def test_batched_views_give_nearly_the_same_answers(clean, pictures, tmp_path):
@@ -300,6 +300,19 @@ def test_batched_views_give_nearly_the_same_answers(clean, pictures, tmp_path):
     expected = rows_of(clean)
     for key, row in rows_of(tmp_path).items():
         assert row["start_confidence"] == pytest.approx(expected[key]["start_confidence"], abs=0.02)
+
+
+def test_pictures_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, monkeypatch):
+    broken = pictures / "class1" / "broken.png"
+    broken.write_bytes(b"no picture")
+    try:
+        here = run(*configure(pictures, tmp_path / "here", view_engine="batched", seeds="1"))
+        monkeypatch.setattr(worker, "reads_apart", lambda config: True)
+        apart = run(*configure(pictures, tmp_path / "apart", view_engine="batched", seeds="1"))
+    finally:
+        broken.unlink()
+    assert here.errors == apart.errors == 1
+    assert contents(tmp_path / "here") == contents(tmp_path / "apart")
 
 
 def test_wrong_labels_are_noticed_early(pictures, tmp_path, monkeypatch, caplog):

@@ -37,7 +37,7 @@ def run_command(
     chunk: Annotated[int | None, typer.Option(help="Images per file of records.", show_default="128")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...", show_default="auto")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, ...", show_default="auto")] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads that read images.", show_default="auto")] = None,
+    workers: Annotated[int | None, typer.Option(help="Images that are read at a time.", show_default="auto")] = None,
     engine: Annotated[str | None, typer.Option(help="Who computes: local or ray.", show_default="local")] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster: auto, or host:port.")] = None,
     actors: Annotated[int | None, typer.Option(help="Ray processes.", show_default="one per GPU, or 4 CPUs")] = None,

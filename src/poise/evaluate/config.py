@@ -69,7 +69,7 @@ class Settings:
 
     data: str = "data"
     out: str = "runs"
-    workers: int = 0  # threads that decode and cut views; 0 = by the number of cores
+    workers: int = 0  # threads (on CUDA: processes) that read images; 0 = by the number of cores
     engine: str = "local"
     address: str = ""  # of a cluster, for engines that have one
     actors: int = 0  # processes with a model each, for engines that have several; 0 = by what the cluster has

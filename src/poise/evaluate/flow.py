@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -51,15 +52,15 @@ def flow(
             pictures.record_stream(torch.cuda.current_stream())
         return batch, answer(batch, pictures)
 
-    made = ahead(_on_stream(device, make), batches, threads=1, window=1)
-    for done in ahead(_on_stream(device, compute), made, threads=1, window=1):
+    made = ahead(_on_stream("views", device, make), batches, threads=1, window=1)
+    for done in ahead(_on_stream("answer", device, compute), made, threads=1, window=1):
         yield done.take()
 
 
-def _on_stream(device: torch.device, work: Callable[[A], Z]) -> Callable[[A], _Handed[Z]]:
+def _on_stream(stage: str, device: torch.device, work: Callable[[A], Z]) -> Callable[[A], _Handed[Z]]:
     if device.type != "cuda":
         return lambda job: _Handed(work(job))
-    stream = torch.cuda.Stream(device)
+    stream = _stream(stage, device)
 
     def run(job: A) -> _Handed[Z]:
         with torch.cuda.stream(stream):
@@ -67,3 +68,9 @@ def _on_stream(device: torch.device, work: Callable[[A], Z]) -> Callable[[A], _H
             return _Handed(value, stream.record_event())
 
     return run
+
+
+@cache
+def _stream(stage: str, device: torch.device) -> torch.cuda.Stream:
+    """Kept, because the memory that was allocated on a stream serves that stream alone."""
+    return torch.cuda.Stream(device)

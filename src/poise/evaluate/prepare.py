@@ -1,4 +1,4 @@
-"""Pictures read and cut into views by threads, ahead of the computation and in order."""
+"""Pictures read, and cut into views or planned for it, ahead of the computation and in order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from torch import Tensor
-
-from poise.errors import PoiseError
 from poise.evaluate.config import RunConfig
-from poise.images import Picture, read_image
+from poise.evaluate.readers import ReaderLost, Readers
+from poise.evaluate.reading import Prepared, Reading, failed
 from poise.types import ImageSpec
-from poise.views import ViewPlan, make_views, plan_views
+from poise.views import make_views
 
 if TYPE_CHECKING:
     from poise.data import ImageSet, Item
@@ -24,42 +22,33 @@ Z = TypeVar("Z")
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """One image, ready to be encoded; or the reason why it can't be."""
-
-    item: Item
-    picture: Picture | None = None
-    plan: ViewPlan | None = None
-    views: Tensor | None = None  # [V, 3, S, S]; None where the views are made in batch on the device
-    error: str | None = None
-
-
-@dataclass(frozen=True)
 class Preparation:
     """How a dataset's images become views."""
 
     spec: ImageSpec
-    views: int
-    augmix: bool
+    reading: Reading
     cut: bool  # make the views here, with Pillow; False: only plan them
 
     @classmethod
     def of(cls, config: RunConfig, images: ImageSet, spec: ImageSpec) -> Preparation:
         """As the configuration has it; AugMix, unless ordered on or off, as the dataset was opened."""
         augmix = config.augmix == "on" if config.augmix in ("on", "off") else images.augmix
-        return cls(spec, config.views, augmix, cut=config.view_engine == "pil")
+        return cls(spec, Reading(config.views, augmix), cut=config.view_engine == "pil")
 
-    def __call__(self, item: Item, seed: int) -> Prepared:
-        """Read one item. What can't be read costs this image its answer, never the run."""
+    def __call__(self, item: Item, seed: int, readers: Readers | None = None) -> Prepared:
+        """Read one item, here or by ``readers``. What can't be read costs this image its answer, never the run."""
+        if self.cut:
+            found = self.reading.open(item, seed)
+            if isinstance(found, Prepared):
+                return found
+            picture, plan = found
+            return Prepared(item, plan=plan, views=make_views(picture.image, self.spec, plan))
+        if readers is None:
+            return self.reading(item, seed)
         try:
-            picture = read_image(item.source())
-        except PoiseError as problem:
-            return Prepared(item, error=f"{problem.code}: {problem}")
-        except OSError as problem:
-            return Prepared(item, error=f"unreadable_image: {problem}")
-        plan = plan_views(picture.image.size, views=self.views, seed=seed, key=picture.key, augmix=self.augmix)
-        views = make_views(picture.image, self.spec, plan) if self.cut else None
-        return Prepared(item, picture, plan, views)
+            return readers.run(self.reading, item, seed)
+        except ReaderLost as problem:
+            return failed(item, problem)
 
 
 def ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window: int) -> Iterator[Z]:

@@ -21,7 +21,9 @@ from poise.errors import ModelNotFound, UnknownName
 from poise.evaluate import records
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.evaluate.flow import flow
-from poise.evaluate.prepare import Preparation, Prepared, ahead
+from poise.evaluate.prepare import Preparation, ahead
+from poise.evaluate.readers import Readers
+from poise.evaluate.reading import Prepared
 from poise.evaluate.units import Unit
 from poise.methods import Method
 from poise.tuning import AnyTuner, Options, make_tuner
@@ -108,6 +110,11 @@ def is_ordered(config: RunConfig) -> bool:
     return config.framework == "dynaprompt"
 
 
+def reads_apart(config: RunConfig) -> bool:
+    """Whether pictures are read in other processes: where threads would hold up those that feed an accelerator."""
+    return config.view_engine == "batched" and config.device.startswith("cuda")
+
+
 @dataclass(frozen=True)
 class Answers:
     """A batch's answers, and the text features' dispersion that all of them start from."""
@@ -137,6 +144,8 @@ class Worker:
         self._sets = dict(sets or {})
         self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
         self._tuner: _PreparedTuner | None = None
+        self._threads = job.workers or max(1, min(8, (os.cpu_count() or 2)))
+        self._readers = Readers(self._threads) if reads_apart(self.config) else None
 
     def work(
         self,
@@ -147,9 +156,8 @@ class Worker:
     ) -> Iterator[Finished]:
         """Each unit's records. ``check`` may raise between two batches; ``progress`` hears of each batch."""
         jobs = ((unit, position) for unit in units for position in unit.items)
-        threads = self.job.workers or max(1, min(8, (os.cpu_count() or 2)))
-        window = max(2 * self.config.batch_size, 2 * threads)
-        stream = ahead(lambda job: self._prepare(*job), jobs, threads=threads, window=window)
+        window = max(2 * self.config.batch_size, 2 * self._threads)
+        stream = ahead(lambda job: self._prepare(*job), jobs, threads=self._threads, window=window)
         answered = flow(self._batches(units, stream), self.encoder.device, self._batch_views, self._batch_answers)
         for unit in units:
             began = time.perf_counter()
@@ -220,7 +228,7 @@ class Worker:
         """[B, V, 3, S, S]: stacked where the threads made them, else made here in one go."""
         if self.config.view_engine == "pil":
             return torch.stack([each.views for each in good if each.views is not None])
-        images = [each.picture.image for each in good if each.picture is not None]
+        images = [torch.from_numpy(each.pixels).permute(2, 0, 1) for each in good if each.pixels is not None]
         plans = [each.plan for each in good if each.plan is not None]
         return make_views_batched(images, self.encoder.image, plans, self.encoder.device, dtype=self.encoder.dtype)
 
@@ -240,7 +248,7 @@ class Worker:
 
     def _prepare_item(self, dataset: str, position: int, seed: int) -> Prepared:
         images = self._images(dataset)
-        return Preparation.of(self.config, images, self.encoder.image)(images.items[position], seed)
+        return Preparation.of(self.config, images, self.encoder.image)(images.items[position], seed, self._readers)
 
     def _images(self, dataset: str) -> ImageSet:
         if dataset not in self._sets:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from poise.views.crops import make_views
+import importlib
+from typing import TYPE_CHECKING
+
 from poise.views.plan import AugMixPlan, ViewPlan, plan_views
-from poise.views.resample import make_views_batched
+
+if TYPE_CHECKING:
+    from poise.views.crops import make_views
+    from poise.views.resample import make_views_batched
 
 __all__ = ["AugMixPlan", "ViewPlan", "make_views", "make_views_batched", "plan_views"]
+
+_HOMES = {"make_views": "poise.views.crops", "make_views_batched": "poise.views.resample"}
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use: planning views needs no torch, and the processes that read pictures do without."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'poise.views' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -36,7 +36,7 @@ def fused_views(
         crops = _resampled(images, spec, plans, out.device)
         mixes = [plan.augmix for plan in plans if plan.augmix is not None]
         views, side = plans[0].views, spec.size
-        norms = torch.tensor([*spec.mean, *spec.std], device=out.device)
+        norms = _to(np.array([*spec.mean, *spec.std], dtype=np.float32), out.device)
         shares = np.zeros((len(plans), views, 4), dtype=np.float32)
         shares[:, :, 0] = 1
         ends = np.zeros((len(plans), views, 3), dtype=np.int32)
@@ -55,6 +55,7 @@ def fused_views(
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy on the device that the host doesn't wait for: from pageable memory it would wait for the whole stream."""
     return torch.from_numpy(np.ascontiguousarray(array)).pin_memory().to(device, non_blocking=True)
 
 
@@ -97,7 +98,8 @@ def _flat_pixels(images: Sequence[Image.Image | Tensor], device: torch.device) -
     ]
     starts = np.concatenate([[0], np.cumsum([len(part) for part in flat])[:-1]])
     if all(part.device.type == "cpu" for part in flat):
-        return torch.cat(flat).pin_memory().to(device, non_blocking=True), starts
+        pinned = torch.empty(sum(map(len, flat)), dtype=torch.uint8, pin_memory=True)
+        return torch.cat(flat, out=pinned).to(device, non_blocking=True), starts
     return torch.cat([part.to(device) for part in flat]), starts
 
 

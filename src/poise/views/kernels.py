@@ -61,9 +61,9 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
     output column and row wanted, scale across and down, flip, place in ``out``.
     """
     row = views + tl.program_id(0) * 12
-    base = tl.load(row).to(tl.int64)
-    stride = tl.load(row + 1).to(tl.int64) * 3
-    left, top = tl.load(row + 2).to(tl.int64), tl.load(row + 3).to(tl.int64)
+    picture = pixels + tl.load(row).to(tl.int64)
+    stride = tl.load(row + 1).to(tl.int32) * 3  # one picture's bytes can be counted in 32 bits, a batch's can't
+    left, top = tl.load(row + 2).to(tl.int32), tl.load(row + 3).to(tl.int32)
     width, height = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
     place = tl.load(row + 11).to(tl.int64)
     spot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -75,11 +75,11 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
     red, green, blue = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
     for j in range(taps_y):
         down = tl.where(y0 + j < y1, _weight((away_y + j) * shrink_y, CUBIC), 0.0)
-        line = base + (top + tl.minimum(y0 + j, height - 1)) * stride + left * 3
+        line = (top + tl.minimum(y0 + j, height - 1)) * stride + left * 3
         r, g, b = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
         for k in range(taps_x):
             across = tl.where(x0 + k < x1, _weight((away_x + k) * shrink_x, CUBIC), 0.0)
-            at = pixels + line + tl.minimum(x0 + k, width - 1) * 3
+            at = picture + line + tl.minimum(x0 + k, width - 1) * 3
             r += across * tl.load(at, mask=valid, other=0).to(tl.float32)
             g += across * tl.load(at + 1, mask=valid, other=0).to(tl.float32)
             b += across * tl.load(at + 2, mask=valid, other=0).to(tl.float32)

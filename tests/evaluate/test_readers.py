@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from evaluate.attempt import make_pictures
+
+from poise.data.items import Item
+from poise.errors import PoiseError, UnreadableImage
+from poise.evaluate import readers as module
+from poise.evaluate.prepare import ahead
+from poise.evaluate.readers import ReaderLost, Readers
+from poise.evaluate.reading import Reading
+from poise.images import read_image
+
+
+@pytest.fixture(scope="module")
+def readers():
+    with Readers(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory):
+    root = make_pictures(tmp_path_factory.mktemp("pictures"))
+    (root / "broken.png").write_bytes(b"no picture")
+    return [Item(file.name, 0, str(file)) for file in sorted(root.rglob("*.png"))]
+
+
+def test_pictures_and_plans_are_those_of_this_process(readers, items) -> None:
+    reading = Reading(views=5, augmix=True)
+    found = list(ahead(lambda item: readers.run(reading, item, 3), items, threads=2, window=4))
+    for item, prepared in zip(items, found, strict=True):
+        expected = reading(item, 3)
+        assert (prepared.item, prepared.error) == (item, expected.error)
+        if expected.plan is not None:
+            np.testing.assert_array_equal(prepared.pixels, expected.pixels)
+            np.testing.assert_array_equal(prepared.plan.boxes, expected.plan.boxes)
+            np.testing.assert_array_equal(prepared.plan.augmix.levels, expected.plan.augmix.levels)
+            assert prepared.pixels.flags.writeable
+    assert sum(prepared.error is not None for prepared in found) == 1
+
+
+def test_children_do_without_torch(readers, items) -> None:
+    readers.run(Reading(views=5, augmix=True), items[0], 3)
+    assert readers.run(eval, "'torch' not in __import__('sys').modules")
+
+
+def test_errors_keep_their_type_and_output_does_not_disturb(readers) -> None:
+    readers.run(print, "printed by a child")
+    with pytest.raises(UnreadableImage, match="not a picture"):
+        readers.run(read_image, b"some bytes of text")
+    assert readers.run(len, b"x" * 10_000_000) == 10_000_000
+
+
+def test_a_child_that_dies_is_replaced_and_one_job_is_lost(readers) -> None:
+    with pytest.raises(ReaderLost):
+        readers.run(os._exit, 3)
+    assert [readers.run(abs, -n) for n in range(6)] == list(range(6))
+
+
+def test_children_that_cannot_start_are_an_error_and_not_a_lost_picture(monkeypatch) -> None:
+    monkeypatch.setattr(module.sys, "executable", "/bin/false" if os.path.exists("/bin/false") else "/usr/bin/false")
+    with Readers(1) as broken, pytest.raises(PoiseError) as caught:
+        broken.run(abs, -1)
+    assert caught.value.code == "readers_dont_start"
+
+
+def test_children_end_with_a_parent_that_is_killed() -> None:
+    program = (
+        "import os, time; from poise.evaluate.readers import Readers; "
+        "r = Readers(2); print(r.run(os.getpid), r.run(os.getpid), flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        children = [int(number) for number in parent.stdout.readline().split()]
+        parent.kill()
+    end = time.monotonic() + 20
+    while any(_lives(child) for child in children):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{process}/stat") as file:  # an orphan that nobody has waited for yet is dead, too
+        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
