@@ -45,12 +45,13 @@ def end(bench: Bench) -> None:
         for batch in options.end_batch or [options.batch]:
             ours = _Ours(bench, tuner, readers, batch)
             ours.answers(items[: 6 * batch])
-            rates = {part: _rate(bench, ours, part, items) for part in ("read", "made", "answers")}
+            rates = {part: _rate(bench, ours, part, items) for part in ("read", "made", "bare", "answers")}
             gap = (wanted - ours.answers(items[:batch])[: len(wanted)]).abs().mean().item() * CLASSES
             rate, host = rates["answers"]
             memory = bench.peak(lambda ours=ours, batch=batch: ours.answers(items[: 4 * batch]))
             bench.note("end", classes=CLASSES, batch=batch, plain_per_s=plain_rate, ours_per_s=rate,
                        times=rate / plain_rate, read_per_s=rates["read"][0], views_per_s=rates["made"][0],
+                       bare_per_s=rates["bare"][0],
                        host_ms=host, ours_gib=memory, mean_gap=gap, workers=options.workers)  # fmt: skip
 
 
@@ -70,6 +71,12 @@ class _Ours:
         """Reading and views."""
         for _ in flow(self._batches(items), self._bench.device, self._views, lambda batch, made: None):
             pass
+
+    def bare(self, items: Sequence[Item]) -> None:
+        """The image tower alone, as often as there are batches."""
+        made = self._views(next(self._batches(items[: self._batch])))
+        for _ in range(len(items) // self._batch):
+            self._bench.encoder.encode_images(made)
 
     def answers(self, items: Sequence[Item]) -> Tensor:
         """Everything: probabilities [N, C]."""
