@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from evaluate.attempt import arguments, make_pictures
 from typer.testing import CliRunner
@@ -72,6 +73,17 @@ def test_a_run_and_what_can_be_made_of_it(tmp_path):
     exported = runner.invoke(app, ["bench", "export", str(tmp_path / "runs"), "--out", str(tmp_path / "export")])
     assert exported.exit_code == 0, exported.output
     assert list((tmp_path / "export").rglob("*.csv"))
+
+
+def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):
+    argv = arguments(make_pictures(tmp_path / "pictures"), tmp_path / "runs")
+    at = argv.index("--name")
+    result = runner.invoke(app, [*argv[:at], *argv[at + 2 :]])
+    assert result.exit_code == 0, result.output
+    (folder,) = (tmp_path / "runs").iterdir()
+    info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
+    assert info.output.startswith(f"{folder.name}: ")
+    assert set(pq.read_table(next(folder.rglob("part-*.parquet")))["run"].to_pylist()) == {folder.name}
 
 
 def test_nothing_readable_is_told_apart(tmp_path):

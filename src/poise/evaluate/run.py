@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from poise.data import ImageSet, plausibility
@@ -65,6 +65,8 @@ def run(
     with RunFolder(settings.out, config.run_id) as folder:
         stored = folder.header()
         resolved = resolve(adopt(config, stored["config"]) if stored else config)
+        # Resolving changes the hash; header and rows carry the folder's name all the same.
+        resolved = replace(resolved, name=str(stored["run"]) if stored else config.run_id)
         sets = _open_sets(resolved, settings.data)
         chosen = {name: _choose(images, resolved.limit) for name, images in sets.items()}
         folder.settle(header(resolved, make_methods(resolved), sets, chosen), allow_changes=allow_changes)
