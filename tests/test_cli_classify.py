@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import poise
+from poise import methods
 from poise.cli.app import app, main
 
 TINY = ["--model", "tiny", "--views", "4", "--device", "cpu"]
@@ -100,3 +103,27 @@ def test_lists_and_version() -> None:
     assert "kld+cats" in CliRunner().invoke(app, ["list", "methods"]).stdout
     assert "pocket" in CliRunner().invoke(app, ["list", "models"]).stdout
     assert "caltech101" in CliRunner().invoke(app, ["list", "datasets"]).stdout
+
+
+def test_images_of_one_name_are_told_apart(folder: Path) -> None:
+    (folder / "more").mkdir()
+    (folder / "more" / "a.png").write_bytes((folder / "a.png").read_bytes())
+    done = run(str(folder), "--labels", "cat,dog", "--method", "zero-shot")
+    shown = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    assert sorted(shown) == sorted([str(folder / "a.png"), "b.jpg", str(folder / "more" / "a.png")])
+
+
+def test_all_methods_and_a_single_label(folder: Path) -> None:
+    done = run(str(folder / "a.png"), "--labels", "cat", "--method", "all", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["method"] for row in rows] == methods.names()
+    assert {row["entropy"] for row in rows} == {"0.0"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_in_one_line() -> None:
+    command = [sys.executable, "-c", "from poise.cli import main; main()", "list", "methods"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 5
+    assert done.stderr == "poise: Can't use the output: No space left on device.\n"

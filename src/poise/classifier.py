@@ -129,7 +129,7 @@ class Classifier:
             label=next(iter(ranked)),
             confidence=top[0],
             probabilities=ranked,
-            entropy=-math.fsum(p * math.log(p) for p in top if p > 0),
+            entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # a sure answer has 0, not -0
             margin=top[0] - (top[1] if len(top) > 1 else 0.0),
             method=method,
             source=picture.source,

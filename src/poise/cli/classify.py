@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +17,7 @@ import typer
 from poise.errors import BadLabels
 
 if TYPE_CHECKING:
-    from poise.results import Failure, Result
-
-    Outcome = dict[str, Result] | Failure
+    from poise.results import Result
 
 
 class Format(StrEnum):
@@ -34,7 +33,7 @@ def classify(
     labels: Annotated[str | None, typer.Option(help="Labels, separated by commas.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="A text file with one label a line.")] = None,
     model: Annotated[str, typer.Option(help="A model name; see 'poise list models'.")] = "pocket",
-    method: Annotated[str, typer.Option(help="One method or several, separated by commas.")] = "kld+cats",
+    method: Annotated[str, typer.Option(help="One method or several, separated by commas; or all.")] = "kld+cats",
     template: Annotated[str, typer.Option(help="The prompt, with {} for the label.")] = "a photo of a {}.",
     start: Annotated[Path | None, typer.Option(help="A fitted prompt to start from; see 'poise fit'.")] = None,
     views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
@@ -49,9 +48,10 @@ def classify(
     """Classify images against labels, with a confidence for each."""
     names = _labels(labels, labels_file)
     paths = _paths(images)
+    from poise import methods
     from poise.classifier import Classifier
 
-    chosen = [name.strip() for name in method.split(",") if name.strip()]
+    chosen = methods.names() if method == "all" else [name.strip() for name in method.split(",") if name.strip()]
     classifier = Classifier(
         model, names, chosen, template=template, start=start, views=views, augmix=augmix, seed=seed, device=device,
         dtype=dtype, batch_size=batch_size,
@@ -110,24 +110,31 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     for heading in ("confidence", "margin", "entropy"):
         table.add_column(heading, justify="right")
     table.add_column("next")
-    for outcome in outcomes:
+    for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
         if not isinstance(outcome, dict):
-            table.add_row(Path(outcome.source).name, "error", outcome.message, "", "", "", "", style="red")
+            table.add_row(image, "error", outcome.message, "", "", "", "", style="red")
             continue
         for place, name in enumerate(methods):
-            table.add_row(*_table_row(outcome[name], first=place == 0))
+            table.add_row(image if place == 0 else "", *_table_row(outcome[name]))
     buffer = io.StringIO()
     terminal = sys.stdout.isatty()
     Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
     return buffer.getvalue()
 
 
-def _table_row(result: Result, *, first: bool) -> list[str]:
+def _short_names(outcomes: list[Any]) -> list[str]:
+    """File names without their folders, where that tells the images apart."""
+    sources = [(next(iter(each.values())) if isinstance(each, dict) else each).source for each in outcomes]
+    owners = Counter(Path(source).name for source in set(sources))
+    return [Path(source).name if owners[Path(source).name] == 1 else source for source in sources]
+
+
+def _table_row(result: Result) -> list[str]:
     ranked = list(result.probabilities.items())
     following = f"{ranked[1][0]} {ranked[1][1]:.3f}" if len(ranked) > 1 else "(one label only)"
     label = f"{result.label} (un-tuned: tuning was not finite)" if result.fallback else result.label
-    return [Path(result.source).name if first else "", result.method, label, f"{result.confidence:.3f}",
-            f"{result.margin:.3f}", f"{result.entropy:.3f}", following]  # fmt: skip
+    numbers = [f"{value:.3f}" for value in (result.confidence, result.margin, result.entropy)]
+    return [result.method, label, *numbers, following]
 
 
 def _as_json(outcomes: list[Any], methods: list[str]) -> str:
