@@ -29,7 +29,7 @@ def run_command(
     method: Annotated[str | None, typer.Option(help="Names with commas, or all.", show_default="all")] = None,
     model: Annotated[str | None, typer.Option(help="`poise list models` shows them.", show_default="pocket")] = None,
     seeds: Annotated[str | None, typer.Option(help="With commas.", show_default="1,2,3")] = None,
-    limit: Annotated[int | None, typer.Option(help="Images per dataset; a fixed, stratified subset.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Images per dataset, a fixed, stratified subset; 0 = all.")] = None,
     views: Annotated[int | None, typer.Option(help="Per image, the plain one included.", show_default="64")] = None,
     view_engine: Annotated[str | None, typer.Option(help="auto, pil or batched.", show_default="auto")] = None,
     augmix: Annotated[str | None, typer.Option(help="auto (TPT), c-tpt, on or off.", show_default="auto")] = None,

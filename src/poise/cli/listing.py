@@ -29,7 +29,7 @@ def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> N
     else:
         from poise import data
 
-        rows = [(name, "") for name in data.names()]
+        rows = [(name, data.row(name).title) for name in data.names()]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         typer.echo(f"{name:<{width}}  {text}".rstrip())

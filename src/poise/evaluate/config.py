@@ -136,10 +136,10 @@ def check(config: RunConfig) -> None:
     for name, least in {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0}.items():
         if getattr(config, name) < least:
             raise InvalidOption(f"'{name}' is {getattr(config, name)}.", hint=f"Give a whole number from {least} on.")
-    for name in ("datasets", "methods", "seeds"):
+    for name, flag in {"datasets": "dataset", "methods": "method", "seeds": "seeds"}.items():
         given = getattr(config, name)
         if not given:
-            raise InvalidOption(f"'{name}' is empty.", hint=f"Give at least one, for example --set {name}=...")
+            raise InvalidOption(f"'{name}' is empty.", hint=f"Give at least one (--{flag}).")
         if len(set(given)) != len(given):
             raise InvalidOption(f"'{name}' names something twice: {', '.join(map(str, given))}.")
 
