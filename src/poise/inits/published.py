@@ -63,11 +63,11 @@ def _state(path: str | Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise BadCheckpoint(f"There is no checkpoint '{path}'.", hint="Give the published .pth.tar file.") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as problem:
-        first = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        # torch's own message advises to load with code execution allowed, so it isn't passed on.
         raise BadCheckpoint(
-            f"'{path}' can't be read as plain weights: {first}.",
+            f"'{path}' can't be read as plain weights ({type(problem).__name__}).",
             hint="It is damaged, or it holds more than tensors, which poise never runs.",
-        ) from None
+        ) from problem
     state = content.get("state_dict", content) if isinstance(content, dict) else {}
     return {
         str(name).removeprefix("module.").removeprefix("prompt_learner."): tensor
