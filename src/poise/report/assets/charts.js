@@ -92,7 +92,8 @@ const short = v => String(Math.round(v * 1000) / 1000);
 function pairedPlot(groups) {
   const w = 60 + 46 * groups.length, h = 190, left = 34, top = 8, height = 140;
   const svg = canvas(w, h, "Entropy change");
-  const values = groups.flatMap(g => [g.entropy.correct, g.entropy.wrong]).filter(v => v !== null);
+  const ends = (v, e) => v === null ? [] : [v - 2 * (e ?? 0), v + 2 * (e ?? 0)];
+  const values = groups.flatMap(g => [...ends(g.entropy.correct, g.entropy.correct_error), ...ends(g.entropy.wrong, g.entropy.wrong_error)]);
   const low = Math.min(0, ...values) * 1.12, high = Math.max(0, ...values) * 1.12 || .01;
   const y = v => top + (high - v) / (high - low) * height;
   for (const v of ticks(low, high)) {
