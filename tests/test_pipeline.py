@@ -62,6 +62,8 @@ def test_refusals(photo: Image.Image) -> None:
         ours("https://example.org/cat.png", candidate_labels=LABELS)
     with pytest.raises(UnreadableImage, match="base64"):
         ours("data:image/png;base64,!!!", candidate_labels=LABELS)
+    with pytest.raises(InvalidOption, match="candidate_labels is 'cat, dog'"):
+        ours(photo, candidate_labels="cat, dog")
     with pytest.raises(InvalidOption, match="candidate_labels"):
         ours(photo)
     with pytest.raises(InvalidOption, match="No image"):

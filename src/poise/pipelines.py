@@ -50,8 +50,8 @@ class ZeroShotImageClassification:
         given = images if image is None else image
         if given is None:
             raise InvalidOption("No image was given.", hint="Pass a path, a PIL image, or a list of either.")
-        if candidate_labels is None:
-            raise InvalidOption("No candidate_labels were given.", hint="Pass a list of label texts.")
+        if candidate_labels is None or isinstance(candidate_labels, str):  # a text would fall apart into letters
+            raise InvalidOption(f"candidate_labels is {candidate_labels!r}.", hint="Pass a list of label texts.")
         classifier = self._classifier(tuple(candidate_labels), hypothesis_template)
         rich = self.encoder.activation == "sigmoid"  # those scores need the logits
         if isinstance(given, list | tuple):
