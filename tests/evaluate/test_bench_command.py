@@ -70,6 +70,9 @@ def test_a_run_and_what_can_be_made_of_it(tmp_path):
     table = runner.invoke(app, ["bench", "table", str(tmp_path / "runs"), "--format", "md"])
     assert table.exit_code == 0, table.output
     assert "kld+cats" in table.output
+    analysed = runner.invoke(app, ["bench", "analyse", str(tmp_path / "runs")])
+    assert analysed.exit_code == 0, analysed.output
+    assert analysed.output.startswith("| Dataset | Method | conf. correct |")
     exported = runner.invoke(app, ["bench", "export", str(tmp_path / "runs"), "--out", str(tmp_path / "export")])
     assert exported.exit_code == 0, exported.output
     assert list((tmp_path / "export").rglob("*.csv"))

@@ -96,6 +96,15 @@ def compare_command(
     typer.echo(comparison_text(runs, method, others, wanted), nl=False)
 
 
+@app.command("analyse")
+def analyse_command(runs: Runs) -> None:
+    """Print how predictions change under each method, as Markdown."""
+    from poise.report.analyses import analysis_table
+    from poise.report.records import load
+
+    typer.echo(analysis_table(load(runs)), nl=False)
+
+
 @app.command("figures")
 def figures_command(
     runs: Runs,
