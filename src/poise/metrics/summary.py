@@ -18,7 +18,6 @@ from poise.metrics.scoring import brier_each, nll_each
 
 NAMES = ("accuracy", "top5", "ece", "sce", "aece", "mce", "nll", "brier", "aurc")
 NEED_PROBS = frozenset({"sce", "nll", "brier"})
-LARGER_IS_BETTER = frozenset({"accuracy", "top5"})
 
 
 @dataclass(frozen=True)
