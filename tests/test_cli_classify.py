@@ -127,3 +127,11 @@ def test_a_full_disk_is_told_in_one_line() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 5
     assert done.stderr == "poise: Can't use the output: No space left on device.\n"
+
+
+def test_zero_shot_takes_a_template_of_the_name_alone(folder: Path) -> None:
+    done = run(str(folder / "a.png"), "--labels", "cat,dog", "--method", "zero-shot", "--template", "{}")
+    assert done.exit_code == 0, done.output
+    words = run(str(folder / "a.png"), "--labels", "a cat,a dog", "--method", "zero-shot", "--template", "{}")
+    whole = run(str(folder / "a.png"), "--labels", "cat,dog", "--method", "zero-shot", "--template", "a {}")
+    assert words.stdout.split()[-1] == whole.stdout.split()[-1]  # the same texts, so the same probability

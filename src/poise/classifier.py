@@ -62,6 +62,8 @@ class Classifier:
             raise InvalidOption("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
         self.methods = tuple(method_table.get(item) if isinstance(item, str) else item for item in named)
         self.encoder = load(model, device=device, dtype=dtype) if isinstance(model, str) else model
+        if context == "auto" and start is None and not self._tunes():
+            context = "none"  # so that a template may be the name alone
         classes = tokenise(self.encoder, labels, template, context=context, on_long_label=on_long_label)
         self.labels = classes.labels
         self.views, self.augmix, self.seed = views, augmix, seed
@@ -103,8 +105,7 @@ class Classifier:
 
     def _classify(self, pictures: list[Picture], details: bool) -> list[Answers | Failure]:
         # Zero-shot reads the plain view alone, so the others are made only when somebody looks at them.
-        tuned = any(method.steps > 0 and method.loss for method in self.methods)
-        count = self.views if tuned or details else 1
+        count = self.views if self._tunes() or details else 1
         plans = [
             plan_views(picture.image.size, views=count, seed=self.seed, key=picture.key, augmix=self.augmix)
             for picture in pictures
@@ -114,6 +115,9 @@ class Classifier:
         whole = self._tuner.reads == "views"  # image prompts are tuned too
         adapted = self._tuner.predict(views if whole else self.encoder.encode_images(views))
         return [self._outcome(picture, row, adapted, details) for row, picture in enumerate(pictures)]
+
+    def _tunes(self) -> bool:
+        return any(method.steps > 0 and method.loss for method in self.methods)
 
     def _outcome(self, picture: Picture, row: int, adapted: dict[str, Adapted], details: bool) -> Answers | Failure:
         if not all(bool(answer.probs[row].isfinite().all()) for answer in adapted.values()):

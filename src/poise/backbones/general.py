@@ -36,8 +36,8 @@ class EveryPair:
         context = prompt.context.to(self.table.weight.dtype)
         context = context[:, start:stop] if context.dim() == 4 else context[:, None].expand(-1, count, -1, -1)
         ids = part.ids.to(device)
-        here = part.slots[:, None, :] == torch.arange(length)[None, :, None]  # [c, L, M]
-        sources = torch.where(here.any(-1), length + here.int().argmax(-1), torch.arange(length))  # [c, L]
+        places = length + torch.arange(part.slots.shape[1]).expand_as(part.slots)  # [c, M]; M may be 0
+        sources = torch.arange(length).repeat(count, 1).scatter(1, part.slots, places)  # [c, L]
         pool = torch.cat([self.table(ids).expand(len(prompt), -1, -1, -1), context], 2)  # [B, c, L + M, E]
         flat = (sources + torch.arange(count)[:, None] * pool.shape[2]).flatten().to(device)
         vectors = pool.flatten(1, 2).index_select(1, flat).unflatten(1, (count, length))  # [B, c, L, E]
