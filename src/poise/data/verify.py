@@ -11,7 +11,7 @@ from poise.data.catalog import ROWS, Row, names, row
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
 from poise.data.loading import open_dataset
-from poise.data.places import ABSENT, how_to_get
+from poise.data.places import ABSENT, check_root, how_to_get
 from poise.errors import BadDataset, PoiseError, UnreadableImage
 
 Status = Literal["ok", "partial", "damaged", "absent"]
@@ -110,6 +110,8 @@ def check_all(
     for name in wanted:
         if ":" not in name:
             row(name)
+    if not wanted or any(":" not in name for name in wanted):
+        check_root(root)
     findings = [check(name, root, deep=deep, sample=sample) for name in wanted or names()]
     fine = {"ok"} if wanted else {"ok", "absent"}
     some = any(finding.status != "absent" for finding in findings)
