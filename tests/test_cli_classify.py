@@ -73,6 +73,22 @@ def test_labels_from_a_file(folder: Path) -> None:
     assert set(rows[0]["probabilities"]) == {"cat", "great white shark"}
 
 
+def test_an_interrupt_keeps_what_is_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from poise.classifier import Classifier
+
+    each = Classifier.each
+
+    def stopped(self, *arguments, **options):
+        yield next(each(self, *arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Classifier, "each", stopped)
+    done = run(str(folder), "--labels", "cat,dog", "--format", "json")
+    assert done.exit_code == 130
+    assert [Path(row["source"]).name for row in json.loads(done.stdout)] == ["a.png"]
+    assert "stopped after 1 of 2 images" in done.stderr
+
+
 def test_exit_codes_for_bad_rows(folder: Path) -> None:
     (folder / "c.jpg").write_bytes(b"")
     some = run(str(folder), "--labels", "cat,dog", "--format", "json")

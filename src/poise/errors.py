@@ -106,7 +106,7 @@ class MissingDependency(PoiseError, ImportError):
         """The error that says which extra brings ``package``."""
         return cls(
             f"{feature} needs the package '{package}', which is not installed.",
-            hint=f"Install it with: pip install 'poise[{extra}]'.",
+            hint=f"Install it with: pip install {package} (the extra '{extra}' of poise).",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from poise.errors import UnknownName
 from poise.report.compare import comparison_text, differences
 from poise.report.records import load
 from poise.report.scores import scoreboard
+from poise.report.tables import table_text
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,24 @@ def test_text_and_command(runs: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "compare", str(runs), "--against", "tpt"])
     assert done.exit_code == 0, done.output
     assert "| tpt | Acc. |" in done.stdout
+
+
+def test_analyses_come_with_the_ablation_and_the_papers_own(runs: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "analyse", str(runs)])
+    assert done.exit_code == 0, done.output
+    assert "| Ablation, pocket, average over the datasets | Acc. | ECE |" in done.stdout
+    assert "- kld+cats: prediction discrepancy 0.042" in done.stdout
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    head = json.loads((folder / "run.json").read_text())
+    head["config"]["seeds"] = [1, 2]
+    head["datasets"] = {"caltech101": {"images": 80}, "eurosat": {"images": 80}}
+    (folder / "run.json").write_text(json.dumps(head))
+    line = {"unit": "caltech101/seed1/part-00000", "sha256": "0", "bytes": 1, "images": 80, "errors": 0}
+    (folder / "ledger.jsonl").write_text(json.dumps(line) + "\n")
+    assert "is not finished: 80 of 320 images" in table_text(tmp_path, resamples=20)
 
 
 def test_unknown_methods_are_refused(runs: Path) -> None:

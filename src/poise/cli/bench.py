@@ -99,10 +99,10 @@ def compare_command(
 @app.command("analyse")
 def analyse_command(runs: Runs) -> None:
     """Print how predictions change under each method, as Markdown."""
-    from poise.report.analyses import analysis_table
+    from poise.report.analyses import analysis_text
     from poise.report.records import load
 
-    typer.echo(analysis_table(load(runs)), nl=False)
+    typer.echo(analysis_text(load(runs)), nl=False)
 
 
 @app.command("figures")

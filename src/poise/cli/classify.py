@@ -40,8 +40,10 @@ def classify(
     augmix: Annotated[bool, typer.Option(help="Add AugMix to the augmented views.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16.")] = "auto",
-    batch_size: Annotated[int | None, typer.Option(help="Images tuned together; never changes a result.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16, float64 (CPU).")] = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images tuned together; changes results by rounding at most.")
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With json: how each answer came about.")] = False,
 ) -> None:
@@ -56,7 +58,14 @@ def classify(
         model, names, chosen, template=template, start=start, views=views, augmix=augmix, seed=seed, device=device,
         dtype=dtype, batch_size=batch_size,
     )  # fmt: skip
-    outcomes = list(_watched(classifier.each(paths, details=details), len(paths)))
+    outcomes: list[Any] = []
+    try:
+        for outcome in _watched(classifier.each(paths, details=details), len(paths)):
+            outcomes.append(outcome)
+    except KeyboardInterrupt:  # what is done is not lost
+        typer.echo(_RENDER[output](outcomes, chosen), nl=False)
+        typer.echo(f"poise: stopped after {len(outcomes)} of {len(paths)} images.", err=True)
+        raise typer.Exit(130) from None
     typer.echo(_RENDER[output](outcomes, chosen), nl=False)
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
@@ -110,16 +119,18 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     for heading in ("confidence", "margin", "entropy"):
         table.add_column(heading, justify="right")
     table.add_column("next")
+    errors = []
     for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
         if not isinstance(outcome, dict):
-            table.add_row(image, "error", outcome.message, "", "", "", "", style="red")
+            table.add_row(image, "error", "(below)", "", "", "", "", style="red")
+            errors.append(f"{image}: {outcome.message}")
             continue
         for place, name in enumerate(methods):
             table.add_row(image if place == 0 else "", *_table_row(outcome[name]))
     buffer = io.StringIO()
     terminal = sys.stdout.isatty()
     Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
-    return buffer.getvalue()
+    return "\n".join([buffer.getvalue().rstrip("\n"), *errors, ""])
 
 
 def _short_names(outcomes: list[Any]) -> list[str]:

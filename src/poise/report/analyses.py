@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from poise.report import published
 from poise.report.published import ABLATION
 from poise.report.records import Group, Records, Setting
-from poise.report.scores import Scoreboard, shown
+from poise.report.scores import Scoreboard, scoreboard, shown
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,22 @@ def ablation(board: Scoreboard, setting: Setting, datasets: Sequence[str] | None
             values = shown("accuracy", accuracy.value), shown("ece", ece.value)
             corners.append(Ablated(method, method.endswith("+cats"), method.startswith("kld"), *values))
     return corners
+
+
+def analysis_text(records: Records) -> str:
+    """All analyses as Markdown: the table, the ablation where its four methods were run, the paper's own findings."""
+    parts = [analysis_table(records)]
+    board = scoreboard(records, metrics=("accuracy", "ece"), resamples=1)
+    for setting in records.settings:
+        if corners := ablation(board, setting):
+            rows = [f"| {each.method} | {each.accuracy:.2f} | {each.ece:.2f} |" for each in corners]
+            title = f"Ablation, {records.label(setting)}, average over the datasets"
+            parts.append("\n".join([f"| {title} | Acc. | ECE |", "|---|---:|---:|", *rows, ""]))
+    told = [
+        f"- {each.method}: {each.quantity} {each.value:g}{f', {each.dataset}' if each.dataset else ''} ({each.source})"
+        for each in published.FINDINGS
+    ]
+    return "\n".join([*parts, f"The paper's own, with {published.MODEL}:", *told, ""])
 
 
 def analysis_table(records: Records) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from poise.errors import BadDataset, InvalidOption
+from poise.evaluate.ledger import Ledger
 from poise.metrics import Sample, in_top
 
 # What may differ between two runs that are still the same experiment: which part of it was run, and how fast.
@@ -149,6 +150,21 @@ class Records:
             if found:
                 return tuple(found)
         return ()
+
+    def unfinished(self) -> list[str]:
+        """The runs whose folders hold fewer images than their headers announce."""
+        found = []
+        for run, folder in self.folders.items():
+            header = self.headers[run]
+            seeds = len(header.get("config", {}).get("seeds", ()))
+            announced = seeds * sum(int(each.get("images", 0)) for each in header.get("datasets", {}).values())
+            ledger = Ledger(folder / "ledger.jsonl")
+            done = (
+                sum(int(line["images"]) for line in ledger.finished().values()) if ledger.path.is_file() else announced
+            )
+            if done < announced:
+                found.append(f"The run '{run}' is not finished: {done} of {announced} images (times seeds).")
+        return found
 
     def chosen(
         self, *, setting: Setting | None = None, dataset: str | None = None, method: str | None = None

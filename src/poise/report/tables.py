@@ -224,7 +224,7 @@ def _notes(
     untuned = sum(int(rows["fallback"].sum()) for group in groups for rows in group.seeds.values())
     if untuned:
         notes.append(f"{untuned} answers fell back to the un-tuned prompt because tuning was not finite.")
-    return (*notes, *_published_notes(layout, like, lines))
+    return (*notes, *board.records.unfinished(), *_published_notes(layout, like, lines))
 
 
 def _published_notes(layout: published.Layout, like: str | None, lines: Sequence[Line]) -> list[str]:
