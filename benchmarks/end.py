@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -37,10 +38,10 @@ def end(bench: Bench) -> None:
     if "wanted" not in bench.kept:
         bench.kept["wanted"] = _plain_answers(bench, classes, files[:2])
         plain_files = (files * 9)[: options.workers * (1 + options.plain_images)]
-        bench.kept["plain_per_s"] = _plain_rate(bench, classes, plain_files)
-    wanted, plain_rate = bench.kept["wanted"], bench.kept["plain_per_s"]
+        bench.kept["plain"] = _plain_rate(bench, classes, plain_files)
+    wanted, (plain_rate, plain_host) = bench.kept["wanted"], bench.kept["plain"]
     items = [Item(str(number), 0, Held(files[number % len(files)])) for number in range(options.images)]
-    tuner = bench.tuner(classes)
+    tuner = bench.tuner(classes, expected=options.expected)
     with Readers(options.threads) if bench.device.type == "cuda" else nullcontext() as readers:
         for batch in options.end_batch or [options.batch]:
             ours = _Ours(bench, tuner, readers, batch)
@@ -51,8 +52,8 @@ def end(bench: Bench) -> None:
             memory = bench.peak(lambda ours=ours, batch=batch: ours.answers(items[: 4 * batch]))
             bench.note("end", classes=CLASSES, batch=batch, plain_per_s=plain_rate, ours_per_s=rate,
                        times=rate / plain_rate, read_per_s=rates["read"][0], views_per_s=rates["made"][0],
-                       bare_per_s=rates["bare"][0],
-                       host_ms=host, ours_gib=memory, mean_gap=gap, workers=options.workers)  # fmt: skip
+                       bare_per_s=rates["bare"][0], plain_host_ms=plain_host, host_ms=host, ours_gib=memory,
+                       mean_gap=gap, workers=options.workers)  # fmt: skip
 
 
 class _Ours:
@@ -112,16 +113,18 @@ def _rate(bench: Bench, ours: _Ours, part: str, items: Sequence[Any]) -> tuple[f
     return len(items) / (time.perf_counter() - began), 1000 * (time.process_time() - spent) / len(items)
 
 
-def _plain_rate(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> float:
-    """Images per second of the plain loop; the clock starts when every worker has delivered once."""
+def _plain_rate(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> tuple[float, float]:
+    """Images per second of the plain loop, from when every worker has delivered once; CPU milliseconds of all."""
     dataset = PlainViews(files, bench.encoder.image, views=bench.options.views)
     loader = plain_loader(dataset, workers=bench.options.workers, pin=bench.device.type == "cuda")
-    loop, first, began = bench.plain_loop(classes), bench.options.workers, 0.0
+    loop, first, began, spent = bench.plain_loop(classes), bench.options.workers, 0.0, sum(os.times()[:4])
     for index, views in enumerate(loader):
         loop(views).cpu()
         if index + 1 == first:
             began = time.perf_counter()
-    return (len(files) - first) / (time.perf_counter() - began)
+    rate = (len(files) - first) / (time.perf_counter() - began)
+    del loader  # its workers are counted when they have ended
+    return rate, 1000 * (sum(os.times()[:4]) - spent) / len(files)
 
 
 def _plain_answers(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> Tensor:

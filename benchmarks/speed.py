@@ -169,6 +169,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plain-images", type=int, default=6, help="of the plain loop; end to end, for each worker")
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads (CUDA: processes) that read for poise")
+    parser.add_argument("--expected", type=int, default=LONG, help="images that end is told to prepare for")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     return parser.parse_args()
 

@@ -45,7 +45,7 @@ class ZeroShotImageClassification:
         """``[{"score", "label"}]``, best first; nested once more for a list of images.
 
         ``images`` is the older name of ``image``. ``timeout`` and ``batch_size`` are accepted for compatibility:
-        nothing is fetched, and batching never changes a score.
+        nothing is fetched, and batching changes a score by rounding at most.
         """
         given = images if image is None else image
         if given is None:
