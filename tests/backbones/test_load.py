@@ -12,7 +12,7 @@ from backbones.saved import save_clip, save_open_clip, save_siglip
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
-from poise.backbones import hub, load, pocket
+from poise.backbones import hub, load
 from poise.backbones.openclip_load import _activation, _named_weights, build, known_names
 from poise.errors import BadCheckpoint, InvalidOption, ModelNotFound, UnknownName
 
@@ -72,12 +72,6 @@ def test_dtypes():
         load("tiny", device="cpu", dtype="fp16")
     with pytest.raises(InvalidOption, match="Accepted: auto"):
         load("tiny", device="cpu", dtype="int8")
-
-
-def test_pocket_without_weights(monkeypatch, tmp_path):
-    monkeypatch.setattr(pocket, "FOLDER", tmp_path / "absent")
-    with pytest.raises(ModelNotFound, match="pocket"):
-        load("pocket", device="cpu")
 
 
 def test_missing_weights_without_a_network_say_what_to_fetch(tmp_path, monkeypatch):
