@@ -15,7 +15,7 @@ from poise.backbones.tiny import tiny_model
 from poise.errors import InvalidOption
 from poise.forward import ClassTexts
 from poise.prompts import start_prompt, tokenise
-from poise.tuning import Tuner
+from poise.tuning import Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark", "a very long name for a thing", "cup"]
@@ -162,6 +162,8 @@ def test_a_broken_view_or_image_does_not_infect_the_others(encoder: DualEncoder)
     torch.testing.assert_close(broken.probs[[0, 2]], sound.probs[[0, 2]], atol=1e-12, rtol=0)
 
 
-def test_repeated_method_names_are_refused(encoder: DualEncoder) -> None:
+@pytest.mark.parametrize("framework", ["tpt", "dynaprompt", "ensemble"])
+def test_repeated_method_names_are_refused(encoder: DualEncoder, framework: str) -> None:
+    twice = [methods.get("tpt"), methods.get("tpt", steps=2)]
     with pytest.raises(InvalidOption, match="repeat a name"):
-        Tuner(encoder, tokenise(encoder, LABELS), [methods.get("tpt"), methods.get("tpt", steps=2)])
+        make_tuner(encoder, tokenise(encoder, LABELS), twice, framework=framework)

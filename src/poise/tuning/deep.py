@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
 from poise.forward import ClassTexts
 from poise.inits.maple import Coupled
 from poise.objectives import Sum, chosen_views
@@ -21,7 +20,7 @@ from poise.objectives.alignment import WEIGHT, Alignment
 from poise.pictures import PromptedViews, pairs
 from poise.tuning.adamw import AdamW
 from poise.tuning.answer import make_answer, start_where, untuned_answer
-from poise.tuning.step import Recipe
+from poise.tuning.step import Recipe, check_names
 from poise.types import Adapted, ClassTokens, DualEncoder, Objective, Outputs, Prompt
 
 
@@ -50,9 +49,7 @@ class DeepTuner:
         alignment_weight: float = WEIGHT,
         views_per_pass: int = 0,
     ) -> None:
-        names = [method.name for method in methods]
-        if len(set(names)) < len(names):
-            raise InvalidOption(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
+        check_names(methods)
         self.encoder, self.classes, self.methods, self.start = encoder, classes, tuple(methods), start
         self.texts = ClassTexts(encoder, classes, start.text())
         layers = 0 if alignment is None else int(alignment.mean.shape[0])

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from poise.errors import InvalidOption
 from poise.objectives import Sum, Target, text_only
 from poise.tuning.adamw import AdamW
 from poise.types import DualEncoder, Objective, Outputs, Prompt
@@ -38,6 +39,13 @@ class Recipe(Protocol):
 
     def target(self) -> Target:
         """How p_aug is made, also where nothing is minimised: it is reported."""
+
+
+def check_names(methods: Sequence[Recipe]) -> None:
+    """Refuse two methods of one name: answers are told apart by it."""
+    names = [method.name for method in methods]
+    if len(set(names)) < len(names):
+        raise InvalidOption(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
 
 
 class Texts(Protocol):

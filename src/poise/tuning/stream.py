@@ -17,7 +17,7 @@ from poise.forward import ClassTexts
 from poise.prompts import start_prompt
 from poise.prompts.store import hash_labels
 from poise.tuning.dynaprompt import DynaPrompt
-from poise.tuning.step import Recipe
+from poise.tuning.step import Recipe, check_names
 from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
 
 _FORMAT = "poise-memory/1"
@@ -39,6 +39,7 @@ class StreamTuner:
         size: int = 10,
         variant: str = "described",
     ) -> None:
+        check_names(methods)
         self.texts = ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
         self.streams = {
             method.name: DynaPrompt(encoder, classes, method, size, variant, texts=self.texts) for method in methods

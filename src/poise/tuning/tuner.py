@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
 from poise.forward import ClassTexts
 from poise.prompts import start_prompt
 from poise.tuning.answer import make_answer, stacked, start_where, untuned_answer
-from poise.tuning.step import Recipe, Slope, Tuned, adapt_all, joined
+from poise.tuning.step import Recipe, Slope, Tuned, adapt_all, check_names, joined
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
 _NUMBERS_TOGETHER = 1 << 25  # of the text features that images and methods treated together have
@@ -37,9 +36,7 @@ class Tuner:
         expected_images: int = 0,
     ) -> None:
         """``expected_images``: about how many will come; many make it pay to prepare more (see `poise.jacobian`)."""
-        names = [method.name for method in methods]
-        if len(set(names)) < len(names):
-            raise InvalidOption(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
+        check_names(methods)
         self.encoder = encoder
         self.classes = classes
         self.methods = tuple(methods)
