@@ -15,7 +15,7 @@ from poise import methods
 from poise.backbones import load
 from poise.data import ImageSet, Item
 from poise.errors import ModelNotFound, UnknownName
-from poise.evaluate import header, records, worker
+from poise.evaluate import header, records, resolve, worker
 from poise.evaluate.config import build
 from poise.evaluate.engines import LocalEngine, Watch, engines
 from poise.evaluate.interrupt import Interrupted
@@ -158,7 +158,6 @@ def test_one_bad_image_costs_its_rows_and_no_others(clean, tmp_path):
 def test_a_finished_run_loads_nothing_and_changes_nothing(clean, pictures, monkeypatch):
     before = {file: file.stat().st_mtime_ns for file in clean.rglob("*.parquet")}
     monkeypatch.setattr(worker, "backbones", None)
-    monkeypatch.setattr(worker, "resolve", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("poise.evaluate.run.resolve", lambda config: dataclasses.replace(
             config, dtype="float32", view_engine="pil"))  # fmt: skip
@@ -274,14 +273,14 @@ def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
 
 def test_weights_for_shifted_data_unless_given():
     config, _ = configure("x", "y")
-    assert [method.weight for method in worker.make_methods(config)] == [0, 50, 0]
-    assert [method.weight for method in worker.make_methods(config, shift=True)] == [0, 20, 0]
+    assert [method.weight for method in resolve.make_methods(config)] == [0, 50, 0]
+    assert [method.weight for method in resolve.make_methods(config, shift=True)] == [0, 20, 0]
     given, _ = configure("x", "y", options={"c-tpt": {"weight": 7.0}, "all": {"lr": 0.1}})
-    assert [method.weight for method in worker.make_methods(given, shift=True)] == [0, 7, 0]
-    assert {method.lr for method in worker.make_methods(given)} == {0.1}
+    assert [method.weight for method in resolve.make_methods(given, shift=True)] == [0, 7, 0]
+    assert {method.lr for method in resolve.make_methods(given)} == {0.1}
     wrong, _ = configure("x", "y", options={"ctpt": {}})
     with pytest.raises(UnknownName, match="method"):
-        worker.make_methods(wrong)
+        resolve.make_methods(wrong)
 
 
 @pytest.mark.parametrize(

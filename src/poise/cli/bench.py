@@ -221,11 +221,22 @@ def _report(summary: Summary) -> None:
 
 def _show(config: RunConfig) -> None:
     """What a run would be; names are looked up, data and weights are not touched."""
-    from poise.evaluate.worker import make_methods, resolve
+    from poise.data import catalog
+    from poise.data.loading import SCHEMES
+    from poise.errors import ModelNotFound
+    from poise.evaluate.resolve import check_start, make_methods, resolve
 
     resolved = resolve(config)
-    make_methods(resolved)
+    for name in resolved.datasets:
+        if name.partition(":")[0] not in SCHEMES:
+            catalog.row(name)
     typer.echo(f"{config.run_id}  {config.title}".rstrip())
     for key, value in resolved.hashed().items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         typer.echo(f"  {key} = {shown}")
+    for method in make_methods(resolved):
+        typer.echo(f"  {method.name}: {method.describe()}")
+    try:
+        check_start(resolved)
+    except ModelNotFound as problem:  # it may be fitted later; a run that begins without it is refused
+        typer.echo(f"  not there yet: {problem}")

@@ -17,9 +17,10 @@ from poise.evaluate.header import header
 from poise.evaluate.ledger import write_whole
 from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
+from poise.evaluate.resolve import check_start, is_ordered, make_methods, open_set, resolve
 from poise.evaluate.store import RunFolder
 from poise.evaluate.units import Unit, choose, plan
-from poise.evaluate.worker import Finished, Job, check_start, is_ordered, make_methods, open_set, resolve
+from poise.evaluate.worker import Finished, Job
 
 log = logging.getLogger(__name__)
 _FIRST = 100  # images after which a dataset's zero-shot accuracy is looked at, once

@@ -5,29 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import poise.data
-from poise import backbones, methods, prompts
+from poise import backbones, prompts
 from poise.data import ImageSet
-from poise.errors import ModelNotFound, UnknownName
 from poise.evaluate import records
-from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.evaluate.config import RunConfig
 from poise.evaluate.flow import flow
 from poise.evaluate.prepare import Preparation, ahead
 from poise.evaluate.readers import Readers
 from poise.evaluate.reading import Prepared
+from poise.evaluate.resolve import check_start, is_ordered, make_methods, open_set, reads_apart
 from poise.evaluate.units import Unit
-from poise.methods import Method
 from poise.tuning import AnyTuner, Options, make_tuner
-from poise.tuning.frameworks import KINDS
 from poise.types import Adapted, ClassTokens
 from poise.views.resample import make_views_batched
 
@@ -53,66 +49,6 @@ class Finished:
     fallbacks: int  # rows
     start_hits: int  # images whose un-tuned prediction is right
     seconds: float
-
-
-def resolve(config: RunConfig) -> RunConfig:
-    """``config`` with "auto" and "all" replaced by what they mean on this machine."""
-    place = backbones.resolve(config.device, config.dtype)
-    engine = config.view_engine
-    if engine == "auto":
-        engine = "batched" if place.device.type == "cuda" else "pil"
-    names = tuple(methods.names()) if config.methods == (ALL_METHODS,) else config.methods
-    return replace(
-        config,
-        device=str(place.device),
-        dtype=str(place.dtype).removeprefix("torch."),
-        view_engine=engine,
-        methods=names,
-        batch_size=config.batch_size or _batch_size(place.device),
-    )
-
-
-def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
-    """The dataset under the protocol that the configuration asks for."""
-    return poise.data.open(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
-
-
-def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
-    """The configured methods; on shifted data with the weights published for it, unless the weight was given."""
-    for name in config.options:
-        if name != ALL_METHODS:
-            methods.get(name)
-    made = []
-    for name in config.methods:
-        options = {**config.options.get(ALL_METHODS, {}), **config.options.get(name, {})}
-        method = methods.get(name, **options)
-        made.append(method.on_shift() if shift and "weight" not in options else method)
-    return made
-
-
-def check_start(config: RunConfig) -> None:
-    """Refuse a start or a framework's option that can't be, before any data is read."""
-    known = {option.name for option in fields(Options)} - {"expected_images"}
-    for name in config.framework_options:
-        if name not in known:
-            raise UnknownName.of("framework option", name, known)
-    kind, _, path = config.init.partition(":")
-    file = Path(path if kind in KINDS and path else config.init)
-    if config.init not in ("template", "fpp") and not file.is_file():
-        raise ModelNotFound(
-            f"The start '{config.init}' is no file.",
-            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
-        )
-
-
-def is_ordered(config: RunConfig) -> bool:
-    """Whether answers depend on the images before: such a stream is one unit, and never split."""
-    return config.framework == "dynaprompt"
-
-
-def reads_apart(config: RunConfig) -> bool:
-    """Whether pictures are read in other processes: where threads would hold up those that feed an accelerator."""
-    return config.view_engine == "batched" and config.device.startswith("cuda")
 
 
 @dataclass(frozen=True)
@@ -299,14 +235,6 @@ def _finish(unit: Unit, rows: Sequence[Mapping[str, Any]], seconds: float) -> Fi
         start_hits=sum(row["start_prediction"] == row["label"] for row in one_each),
         seconds=seconds,
     )
-
-
-def _batch_size(device: torch.device) -> int:
-    """Images at a time: what 64 views of a ViT-B/16 leave room for."""
-    if device.type != "cuda":
-        return 4
-    gibibytes = torch.cuda.get_device_properties(device).total_memory / 2**30
-    return max(1, min(32, int(gibibytes // 2)))
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
