@@ -60,6 +60,23 @@ class Method:
             return self
         return dataclasses.replace(self, weight=self.shift_weight)
 
+    def describe(self) -> str:
+        """Its settings in one line.
+
+        >>> get("c-tpt").describe()
+        'entropy + 50 x dispersion (20 on shifts), selection 0.1, steps 1, lr 0.005, weight decay 0.01'
+        """
+        if self.loss is None or not self.steps:
+            return "nothing is tuned"
+        told = self.loss
+        if self.regulariser is not None:
+            shifted = "" if self.shift_weight is None else f" ({self.shift_weight:g} on shifts)"
+            told += f" + {self.weight:g} x {self.regulariser}{shifted}"
+        if self.cats:
+            told += f", temperatures {self.t_min:g} to {self.t_max:g}"
+        settings = f"selection {self.selection:g}, steps {self.steps}, lr {self.lr:g}"
+        return f"{told}, {settings}, weight decay {self.weight_decay:g}"
+
 
 def _check_range(name: str, value: float, fine: bool, accepted: str) -> None:
     if not fine:

@@ -12,16 +12,8 @@ from typer.testing import CliRunner
 from poise.cli.app import app
 from poise.errors import InvalidOption, UnknownName
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+CONFIG = Path(__file__).parents[2] / "configs" / "table1.toml"
 runner = CliRunner()
-
-
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_each_configuration_can_be_shown(file):
-    result = runner.invoke(app, ["bench", "run", "--config", str(file), "--dry-run"])
-    assert result.exit_code == 0, result.output
-    assert f"{file.stem}" in result.output
-    assert "model = ViT-B-16/openai" in result.output
 
 
 def test_flags_change_what_the_file_says():
@@ -29,7 +21,7 @@ def test_flags_change_what_the_file_says():
         "bench",
         "run",
         "--config",
-        str(CONFIGS[0]),
+        str(CONFIG),
         "--dry-run",
         "--views",
         "8",

@@ -70,6 +70,36 @@ def test_several_runs_in_one_file(tmp_path):
     assert read(file) == [{"model": "tiny", "name": "one"}, {"model": "tiny", "name": "two", "views": 4}]
 
 
+def test_a_file_builds_on_another(tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "all.toml").write_text('name = "all"\nviews = 8\nmethods = ["tpt", "kld"]\n')
+    (tmp_path / "two.toml").write_text('[[runs]]\nname = "one"\n[[runs]]\nname = "two"\nviews = 4\n')
+    row = tmp_path / "rows" / "row.toml"
+    row.write_text('base = "../all.toml"\nmethods = ["kld"]\n')
+    assert read(row) == [{"views": 8, "methods": ["kld"]}]  # the base's name stays the base's
+    row.write_text('base = "../two.toml"\nbase_run = "two"\nname = "row"\n')
+    assert read(row) == [{"views": 4, "name": "row"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('base = "none.toml"', r"no file '.*none.toml'.*relative"),
+        ('base = "two.toml"', "several runs.*one, two"),
+        ('base = "two.toml"\nbase_run = "tow"', "Did you mean 'two'"),
+        ('base = "row.toml"', "has a base itself"),
+        ('base_run = "two"', "without 'base'"),
+    ],
+)
+def test_a_base_that_cannot_be_is_refused(tmp_path, text, match):
+    (tmp_path / "two.toml").write_text('[[runs]]\nname = "one"\n[[runs]]\nname = "two"\n')
+    (tmp_path / "row.toml").write_text(text)
+    with pytest.raises((InvalidOption, UnknownName), match=match):
+        read(tmp_path / "row.toml")
+    with pytest.raises(InvalidOption, match="is a folder"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["a = ", "runs = 3", "\xff"])
 def test_broken_files_are_refused(tmp_path, text):
     file = tmp_path / "run.toml"

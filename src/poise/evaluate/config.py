@@ -97,13 +97,58 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The runs that a TOML file describes: its top-level keys, changed by each ``[[runs]]`` entry."""
+    """The runs that a TOML file describes: its top-level keys, changed by each ``[[runs]]`` entry.
+
+    With ``base``, a path relative to the file, they change what the run of that other file says; where that one has
+    several, ``base_run`` is the name of the one that is meant.
+    """
+    path = Path(path)
+    content = _toml(path)
+    values = _base(path, content)
+    return [{**values, **entry} for entry in _entries(path, content)]
+
+
+def _base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """What ``content`` builds on, taken out of it. One level deep, so that no setting is far to seek."""
+    named, wanted = content.pop("base", None), content.pop("base_run", None)
+    if named is None:
+        if wanted is not None:
+            raise InvalidOption(f"'{path}' has 'base_run' without 'base'.", hint="Name the file as well.")
+        return {}
+    source = path.parent / str(named)
+    if not source.is_file():
+        raise InvalidOption(
+            f"'{path}' builds on '{named}', but there is no file '{source}'.",
+            hint="'base' is relative to the folder of the file that names it.",
+        )
+    below = _toml(source)
+    if "base" in below:
+        raise InvalidOption(
+            f"'{source}', the base of '{path}', has a base itself.", hint="One level is accepted: name that one."
+        )
+    runs = {str(values.pop("name", "")): values for values in _entries(source, below)}  # a name is one run's own
+    if wanted is None and len(runs) == 1:
+        return next(iter(runs.values()))
+    if wanted is None:
+        raise InvalidOption(f"'{source}' has several runs.", hint=f"Set 'base_run' to one of: {', '.join(runs)}.")
+    if wanted not in runs:
+        raise UnknownName.of(f"run of '{source}'", str(wanted), runs)
+    return runs[wanted]
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise InvalidOption(f"'{path}' is a folder.", hint="Give one of the TOML files in it.")
     try:
-        content = tomllib.loads(Path(path).read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InvalidOption(f"There is no configuration file '{path}'.", hint="Give a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise InvalidOption(f"The configuration file '{path}' is not TOML: {problem}.") from None
+
+
+def _entries(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
+    """A file's own runs: its top-level keys, changed by each ``[[runs]]`` entry."""
     runs = content.pop("runs", [{}])
     if not isinstance(runs, list) or not all(isinstance(entry, dict) for entry in runs):
         raise InvalidOption(f"'runs' in '{path}' is not a list of tables.", hint="Write each one as [[runs]].")
