@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -13,11 +14,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from poise.data import ImageSet, Item
+from poise.errors import UnreadableImage
+from poise.evaluate.flow import flow
+from poise.evaluate.prepare import ahead
+from poise.evaluate.readers import Readers
+from poise.evaluate.reading import Prepared, Reading
 from poise.images import read_image
-from poise.types import DualEncoder
-from poise.views import ViewPlan, make_views, plan_views
+from poise.types import DualEncoder, ImageSpec
+from poise.views import ViewPlan, make_views, make_views_batched, plan_views
 
+TRAINING_CROPS = "bicubic"  # as CoOp, CoCoOp and MaPLe were trained; views for tuning are bilinear
 _TOGETHER = 8  # pictures whose views are encoded together
+_TOGETHER_ON_DEVICE = 32
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,20 @@ class Shots:
         return self.features[:, 1:] if self.features.shape[1] > 1 else self.features
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How a picture is cut into views."""
+
+    views: int = 1
+    seed: int = 1
+    augmix: bool = False
+    crops: str = "bilinear"  # how crops are resized
+
+    def of(self, encoder: DualEncoder) -> ImageSpec:
+        """What the encoder wants, with crops resized this way."""
+        return replace(encoder.image, crop_interpolation=self.crops)
+
+
 def encode(
     images: ImageSet,
     encoder: DualEncoder,
@@ -39,22 +61,24 @@ def encode(
     views: int = 1,
     seed: int = 1,
     augmix: bool = False,
+    crops: str = "bilinear",
     cache: str | Path | None = None,
     report: Callable[[int], None] = lambda images: None,
 ) -> Shots:
-    """The features of ``views`` views of each picture; with ``cache``, kept in that folder and read from there."""
-    path = None if cache is None else Path(cache) / f"{_key(images, encoder, views, seed, augmix)}.safetensors"
+    """The features of ``views`` views of each picture; with ``cache``, kept in that folder and read from there.
+
+    On CUDA pictures are read by processes of their own and cut in batch on the device, elsewhere one by one.
+    """
+    cut = Cut(views, seed, augmix, crops)
+    path = None if cache is None else Path(cache) / f"{_key(images, encoder, cut)}.safetensors"
     labels = torch.tensor([item.label for item in images.items])
     if path is not None and path.is_file():
         return Shots(load_file(path)["features"], labels)
+    make = encode_batched if encoder.device.type == "cuda" else _encode_singly
     done = []
-    for at in range(0, len(images.items), _TOGETHER):
-        pictures = torch.stack(
-            [_views(item, encoder, views, seed, augmix) for item in images.items[at : at + _TOGETHER]]
-        )
-        with torch.no_grad():
-            done.append(encoder.encode_images(pictures).cpu())
-        report(len(pictures))
+    for part in make(images.items, encoder, cut):
+        done.append(part)
+        report(len(part))
     features = torch.cat(done)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +86,51 @@ def encode(
         save_file({"features": features.contiguous()}, partial)
         os.replace(partial, path)
     return Shots(features, labels)
+
+
+def _encode_singly(items: Sequence[Item], encoder: DualEncoder, cut: Cut) -> Iterator[Tensor]:
+    """Features [n, V, D] of a few pictures at a time, views made by Pillow."""
+    for at in range(0, len(items), _TOGETHER):
+        pictures = torch.stack([_views(item, encoder, cut) for item in items[at : at + _TOGETHER]])
+        with torch.no_grad():
+            yield encoder.encode_images(pictures).cpu()
+
+
+def encode_batched(
+    items: Sequence[Item], encoder: DualEncoder, cut: Cut, *, processes: int | None = None
+) -> Iterator[Tensor]:
+    """The same with views made in batch on the encoder's device, while others read ahead.
+
+    Raises:
+        UnreadableImage: A picture can't be read.
+    """
+    count = processes or max(1, min(8, os.cpu_count() or 2))
+    reading, spec = Reading(cut.views, cut.augmix), cut.of(encoder)
+
+    def make(batch: list[Prepared]) -> Tensor:
+        pixels = [torch.from_numpy(each.pixels).permute(2, 0, 1) for each in batch if each.pixels is not None]
+        plans = [each.plan for each in batch if each.plan is not None]
+        return make_views_batched(pixels, spec, plans, encoder.device, dtype=encoder.dtype)
+
+    @torch.no_grad()
+    def answer(_: list[Prepared], views: Tensor) -> Tensor:
+        return encoder.encode_images(views)
+
+    with Readers(count) as readers:
+        ready = ahead(
+            lambda item: readers.run(reading, item, cut.seed), items, threads=count, window=2 * _TOGETHER_ON_DEVICE
+        )
+        for _, features in flow(_batches(ready), encoder.device, make, answer):
+            assert features is not None  # a batch is never empty
+            yield features.cpu()
+
+
+def _batches(ready: Iterator[Prepared]) -> Iterator[list[Prepared]]:
+    while batch := list(islice(ready, _TOGETHER_ON_DEVICE)):
+        for each in batch:
+            if each.error is not None:
+                raise UnreadableImage(f"'{each.item.id}': {each.error}", hint="Every picture is needed for fitting.")
+        yield batch
 
 
 def crops_of(images: ImageSet, encoder: DualEncoder, *, seed: int = 1) -> Callable[[int, Tensor], Tensor]:
@@ -76,23 +145,24 @@ def crops_of(images: ImageSet, encoder: DualEncoder, *, seed: int = 1) -> Callab
 def plain_batches(images: ImageSet, encoder: DualEncoder) -> Iterator[Tensor]:
     """The plain views of all pictures, [n, 3, S, S] at a time."""
     for at in range(0, len(images.items), _TOGETHER):
-        yield torch.cat([_views(item, encoder, 1, 0, False) for item in images.items[at : at + _TOGETHER]])
+        yield torch.cat([_views(item, encoder, Cut()) for item in images.items[at : at + _TOGETHER]])
 
 
-def _views(item: Item, encoder: DualEncoder, views: int, seed: int, augmix: bool) -> Tensor:
+def _views(item: Item, encoder: DualEncoder, cut: Cut) -> Tensor:
     picture = read_image(item.source())
-    plan = plan_views(picture.image.size, views=views, seed=seed, key=picture.key, augmix=augmix)
-    return make_views(picture.image, encoder.image, plan)
+    plan = plan_views(picture.image.size, views=cut.views, seed=cut.seed, key=picture.key, augmix=cut.augmix)
+    return make_views(picture.image, cut.of(encoder), plan)
 
 
 def _crop(item: Item, encoder: DualEncoder, epoch: int, seed: int) -> Tensor:
     picture = read_image(item.source())
     plan = plan_views(picture.image.size, views=epoch + 2, seed=seed, key=picture.key)
     only = ViewPlan(plan.size, plan.boxes[epoch:], plan.flips[epoch:])  # a view's numbers don't depend on the others
-    return make_views(picture.image, encoder.image, only)[1]
+    return make_views(picture.image, Cut(crops=TRAINING_CROPS).of(encoder), only)[1]
 
 
-def _key(images: ImageSet, encoder: DualEncoder, views: int, seed: int, augmix: bool) -> str:
+def _key(images: ImageSet, encoder: DualEncoder, cut: Cut) -> str:
     ids = hashlib.blake2b("\n".join(item.id for item in images.items).encode(), digest_size=8).hexdigest()
-    whole = f"{images.name}|{images.split}|{ids}|{encoder.name}|{encoder.dtype}|{views}|{seed}|{augmix}"
-    return hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()
+    crops = "" if cut.views == 1 else cut.crops
+    whole = f"{images.name}|{images.split}|{ids}|{encoder.name}|{encoder.dtype}|{cut.views}|{cut.seed}"
+    return hashlib.blake2b(f"{whole}|{cut.augmix}|{crops}".encode(), digest_size=12).hexdigest()

@@ -21,8 +21,9 @@ class ImageSpec:
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    interpolation: str = "bicubic"  # of the plain view; augmented views are bilinear, as published
+    interpolation: str = "bicubic"  # of the plain view
     resize: str = "shortest"  # "shortest": shorter side to size, then centre crop; "squash": both sides to size
+    crop_interpolation: str = "bilinear"  # of crops: bilinear for tuning, bicubic where CoOp trains
 
 
 @dataclass(frozen=True)

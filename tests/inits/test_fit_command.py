@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from poise import data, methods
 from poise.backbones import load
 from poise.cli.fit import app, convert_app
-from poise.inits.maple import Coupled
+from poise.errors import InvalidOption, UnknownName, UnreadableImage
+from poise.inits.maple import RECIPES, Coupled
 from poise.prompts import store, tokenise
-from poise.shots import crops_of, encode
+from poise.shots import TRAINING_CROPS, Cut, crops_of, encode, encode_batched
 from poise.tuning import Options, make_tuner
 from poise.views import make_views, plan_views
 
@@ -91,6 +92,18 @@ def test_maple_statistics_and_alignment(folder, tmp_path) -> None:
     assert not answer.fallback.any()
 
 
+def test_recipes_of_maple_are_the_published_ones(folder, tmp_path) -> None:
+    known = {name: (each.recipe.epochs, each.recipe.lr, each.depth) for name, each in RECIPES.items()}
+    assert known == {"few-shot": (5, 0.0035, 9), "transfer": (2, 0.0026, 3)}
+    assert {each.recipe.batch_size for each in RECIPES.values()} == {4}
+    words = ["maple", *map(str, common(folder, tmp_path / "maple.safetensors"))]
+    asked = CliRunner().invoke(app, [*words, "--recipe", "transfre"])
+    assert isinstance(asked.exception, UnknownName)
+    too_deep = CliRunner().invoke(app, [*words, "--recipe", "few-shot"])  # as published for 12 layers
+    assert isinstance(too_deep.exception, InvalidOption)
+    assert "depth is 9" in str(too_deep.exception)
+
+
 def _plain(item, encoder):
     from poise.images import read_image
 
@@ -120,6 +133,22 @@ def test_convert(tmp_path) -> None:
 
 def test_an_epochs_crop_is_that_view(folder) -> None:
     encoder, images = load("tiny", device="cpu"), data.open(f"folder:{folder}")
-    features = encode(images, encoder, views=4, seed=3).features
+    features = encode(images, encoder, views=4, seed=3, crops=TRAINING_CROPS).features
     crop = crops_of(images, encoder, seed=3)(2, torch.tensor([1, 4]))
     torch.testing.assert_close(encoder.encode_images(crop[:, None])[:, 0], features[[1, 4], 3])
+
+
+@pytest.mark.parametrize(("augmix", "crops"), [(True, "bilinear"), (False, "bicubic")])
+def test_pictures_cut_in_batch_give_the_same_features(folder, augmix, crops) -> None:
+    encoder, images = load("tiny", device="cpu"), data.open(f"folder:{folder}")
+    plain = encode(images, encoder, views=5, seed=2, augmix=augmix, crops=crops).features
+    batched = torch.cat(list(encode_batched(images.items, encoder, Cut(5, 2, augmix, crops), processes=1)))
+    torch.testing.assert_close(batched, plain, atol=2e-3, rtol=0)
+
+
+def test_a_picture_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "broken.png").write_bytes(b"no picture")
+    encoder, images = load("tiny", device="cpu"), data.open(f"folder:{tmp_path}")
+    with pytest.raises(UnreadableImage, match=r"cat/broken.png.*needed for fitting"):
+        list(encode_batched(images.items, encoder, Cut(), processes=1))

@@ -163,7 +163,9 @@ def test_fit_equals_the_plain_loop(encoder, model) -> None:
 
 def test_a_fitted_prompt_comes_back_and_wrong_ones_are_refused(encoder, start, tmp_path) -> None:
     recipe = coop.FewShot(epochs=1, batch_size=2)
-    stored = maple.fit(encoder, LABELS, lambda _, rows: views_of(2)[rows, 0], torch.tensor([0, 1]), recipe=recipe)
+    stored = maple.fit(
+        encoder, LABELS, lambda _, rows: views_of(2)[rows, 0], torch.tensor([0, 1]), depth=3, recipe=recipe
+    )
     save(tmp_path / "maple.safetensors", stored)
     back = load(tmp_path / "maple.safetensors")
     assert torch.equal(maple.Coupled.of(back, encoder).weight[0], stored.tensors["weight"])

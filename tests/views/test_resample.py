@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -60,14 +62,15 @@ def test_a_long_strip_is_cropped_without_resizing_all_of_it(monkeypatch: pytest.
     assert plain_view(_picture(1, 5000), ImageSpec(224, MEAN, STD)).size == (224, 224)
 
 
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(500, 375), (30, 50)])
-def test_crops_are_torchvisions_resized_crop(size: tuple[int, int]) -> None:
+def test_crops_are_torchvisions_resized_crop(size: tuple[int, int], name: str) -> None:
     image = _picture(*size)
     plan = plan_views(size, views=9, key="a")
     for row, (left, top, width, height) in enumerate(plan.boxes.tolist()):
-        want = vision.resized_crop(image, top, left, height, width, [64, 64])
+        want = vision.resized_crop(image, top, left, height, width, [64, 64], transforms.InterpolationMode(name))
         want = vision.hflip(want) if plan.flips[row] else want
-        assert crop_view(image, plan, row, 64).tobytes() == want.tobytes()
+        assert crop_view(image, plan, row, 64, name).tobytes() == want.tobytes()
 
 
 def test_views_are_normalised_as_torchvision_does() -> None:
@@ -87,13 +90,14 @@ def test_pil_equals_the_float64_formula_to_a_rounding(size: tuple[int, int]) -> 
     assert difference.mean() < 0.03
 
 
-@pytest.mark.parametrize("augmix", [False, True])
+@pytest.mark.parametrize(("augmix", "crops"), [(False, "bilinear"), (True, "bilinear"), (False, "bicubic")])
 @pytest.mark.parametrize("size", [(500, 375), (40, 60), (1, 1), (1, 700)])
-def test_batched_views_equal_the_pil_views(size: tuple[int, int], augmix: bool) -> None:
+def test_batched_views_equal_the_pil_views(size: tuple[int, int], augmix: bool, crops: str) -> None:
     image = _picture(*size)
+    spec = replace(SPEC, crop_interpolation=crops)
     plan = plan_views(size, views=24, key="a", augmix=augmix)
-    want = make_views(image, SPEC, plan)
-    made = make_views_batched([image], SPEC, [plan])[0]
+    want = make_views(image, spec, plan)
+    made = make_views_batched([image], spec, [plan])[0]
     assert made.shape == want.shape
     torch.testing.assert_close(made[0], want[0])
     assert _levels(made - want).mean() < 0.1
@@ -102,7 +106,8 @@ def test_batched_views_equal_the_pil_views(size: tuple[int, int], augmix: bool) 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "lanczos"])
 @pytest.mark.parametrize("size", [(500, 375), (40, 60), (1, 1), (1, 700)])
 def test_sparse_resampling_equals_pil(size: tuple[int, int], interpolation: str) -> None:
-    spec = ImageSpec(64, MEAN, STD, interpolation=interpolation)
+    crops = "bilinear" if interpolation == "lanczos" else interpolation
+    spec = ImageSpec(64, MEAN, STD, interpolation=interpolation, crop_interpolation=crops)
     image = _picture(*size)
     plan = plan_views(size, views=12, key="a")
     picture = to_tensor(image)
@@ -155,14 +160,20 @@ def test_wrong_combinations_are_refused() -> None:
         make_views_batched([image, image], SPEC, [plan, other])
     with pytest.raises(InvalidOption, match="interpolation"):
         make_views(image, ImageSpec(8, MEAN, STD, interpolation="nearest"), plan)
+    for make in (lambda spec: make_views(image, spec, plan), lambda spec: make_views_batched([image], spec, [plan])):
+        with pytest.raises(InvalidOption, match=r"crop_interpolation='lanczos'.*bilinear, bicubic"):
+            make(ImageSpec(8, MEAN, STD, crop_interpolation="lanczos"))
     with pytest.raises(InvalidOption, match="resize"):
         make_views(image, ImageSpec(8, MEAN, STD, resize="longest"), plan)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("augmix", [False, True])
+@pytest.mark.parametrize(("augmix", "crops"), [(False, "bilinear"), (True, "bilinear"), (False, "bicubic")])
 @pytest.mark.parametrize("kernels", [True, False])
-def test_views_on_a_gpu_equal_the_pil_views(augmix: bool, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_on_a_gpu_equal_the_pil_views(
+    augmix: bool, crops: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(SPEC, crop_interpolation=crops)
     if not kernels:
         monkeypatch.setattr(fused, "usable", lambda device, spec: False)
     images = [
@@ -170,10 +181,10 @@ def test_views_on_a_gpu_equal_the_pil_views(augmix: bool, kernels: bool, monkeyp
     ]
     images += [_picture(64, 50), _picture(50, 64)]
     plans = [plan_views(image.size, views=20, key=str(i), augmix=augmix) for i, image in enumerate(images)]
-    made = make_views_batched(images, SPEC, plans, "cuda").cpu()
+    made = make_views_batched(images, spec, plans, "cuda").cpu()
     for image, plan, views in zip(images, plans, made, strict=True):
-        difference = _levels(views - make_views(image, SPEC, plan))
+        difference = _levels(views - make_views(image, spec, plan))
         assert difference.mean() < 0.1
         assert difference[0].max() < 1.01
     tensors = [to_tensor(image).cuda() for image in images]
-    assert torch.equal(make_views_batched(tensors, SPEC, plans, "cuda").cpu(), made)
+    assert torch.equal(make_views_batched(tensors, spec, plans, "cuda").cpu(), made)

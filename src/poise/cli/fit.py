@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.errors import BadLabels, InvalidOption
+from poise.errors import BadLabels, InvalidOption, UnknownName
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
@@ -27,6 +27,7 @@ Shots = Annotated[int, typer.Option(help="Images per class; 0 = all.")]
 Seed = Annotated[int, typer.Option(help="Of the draw of images, the crops, the order and the beginning.")]
 Augment = Annotated[int, typer.Option(help="Crops per image, all encoded before training; 0 = the plain view (fast).")]
 Epochs = Annotated[int, typer.Option(help="Passes over the images.")]
+CoopEpochs = Annotated[int, typer.Option(help="Passes over the images; 0 = as published for the dataset and shots.")]
 Lr = Annotated[float, typer.Option(help="Learning rate of SGD.")]
 BatchSize = Annotated[int, typer.Option(help="Images per step.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder in which features are kept.")]
@@ -42,17 +43,17 @@ def coop(
     position: Annotated[str, typer.Option(help="Of the class name: end, middle, front.")] = "end",
     class_specific: Annotated[bool, typer.Option(help="A context for each class.")] = False,
     words: Annotated[str, typer.Option(help="Begin at these words instead of at random.")] = "",
-    augment: Augment = 50, epochs: Epochs = 50, lr: Lr = 2e-3, batch_size: BatchSize = 32, cache: Cache = None,
+    augment: Augment = 50, epochs: CoopEpochs = 0, lr: Lr = 2e-3, batch_size: BatchSize = 32, cache: Cache = None,
     device: Device = "auto", dtype: Dtype = "auto",
 ) -> None:  # fmt: skip
     """CoOp: a context fitted to a few labelled images per class."""
     from poise.inits import coop as init
-    from poise.shots import encode
+    from poise.shots import TRAINING_CROPS, encode
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
-    found = encode(images, encoder, views=augment + 1, seed=seed, cache=cache)
+    found = encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
     shape = init.Shape(tokens=tokens, position=position, class_specific=class_specific, words=words)
-    recipe = _recipe(epochs, lr, batch_size, seed)
+    recipe = _recipe(epochs or init.published_epochs(shots, images.name), lr, batch_size, seed)
     _save(out, init.fit(
         encoder, images.classes, found.crops(), found.labels, shape=shape, recipe=recipe, report=_report,
     ))  # fmt: skip
@@ -67,10 +68,10 @@ def cocoop(
 ) -> None:  # fmt: skip
     """CoCoOp: a context and a small network that moves it for each image."""
     from poise.inits import cocoop as init
-    from poise.shots import encode
+    from poise.shots import TRAINING_CROPS, encode
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
-    found = encode(images, encoder, views=augment + 1, seed=seed, cache=cache)
+    found = encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
     recipe = _recipe(epochs, lr, batch_size, seed)
     _save(out, init.fit(
         encoder, images.classes, found.crops(), found.labels, words=words, recipe=recipe, report=_report
@@ -80,9 +81,12 @@ def cocoop(
 @app.command()
 def maple(
     dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots = 16, seed: Seed = 1,
+    recipe: Annotated[str, typer.Option(help="few-shot, or transfer (from ImageNet to other datasets).")] = "few-shot",
     tokens: Annotated[int, typer.Option(help="Context tokens, of 'a photo of a'.")] = 2,
-    depth: Annotated[int, typer.Option(help="Layers of each tower that have prompts.")] = 3,
-    epochs: Epochs = 5, lr: Lr = 3.5e-3, batch_size: BatchSize = 4, device: Device = "auto", dtype: Dtype = "auto",
+    depth: Annotated[int | None, typer.Option(help="Layers of each tower with prompts.", show_default="9; 3")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the images.", show_default="5; 2")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.0035; 0.0026")] = None,
+    batch_size: BatchSize = 4, device: Device = "auto", dtype: Dtype = "auto",
 ) -> None:  # fmt: skip
     """MaPLe: coupled prompts in several layers of both towers."""
     import torch
@@ -90,11 +94,18 @@ def maple(
     from poise.inits import maple as init
     from poise.shots import crops_of
 
+    if recipe not in init.RECIPES:
+        raise UnknownName.of("recipe", recipe, init.RECIPES)
+    published = init.RECIPES[recipe]
+    chosen = _recipe(
+        published.recipe.epochs if epochs is None else epochs, published.recipe.lr if lr is None else lr,
+        batch_size, seed,
+    )  # fmt: skip
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
     targets = torch.tensor([item.label for item in images.items])
     _save(out, init.fit(
-        encoder, images.classes, crops_of(images, encoder, seed=seed), targets, tokens=tokens, depth=depth,
-        recipe=_recipe(epochs, lr, batch_size, seed), report=_report,
+        encoder, images.classes, crops_of(images, encoder, seed=seed), targets, tokens=tokens,
+        depth=published.depth if depth is None else depth, recipe=chosen, report=_report,
     ))  # fmt: skip
 
 

@@ -22,8 +22,22 @@ from poise.prompts.store import Facts, StoredPrompt
 from poise.types import DualEncoder, Prompt
 
 TEMPLATE = "a photo of a {}."
-RECIPE = FewShot(epochs=5, batch_size=4, lr=3.5e-3)  # as published for few shots; for transfer: 2 epochs at 2.6e-3
+RECIPE = FewShot(epochs=5, batch_size=4, lr=3.5e-3)
 _FRESH_SD = 0.02  # of deep prompts before they are fitted
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published way to train MaPLe."""
+
+    recipe: FewShot
+    depth: int
+
+
+RECIPES = {
+    "few-shot": Published(RECIPE, 9),  # for the classes it is trained on
+    "transfer": Published(FewShot(epochs=2, batch_size=4, lr=2.6e-3), 3),  # on ImageNet, for other datasets
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,10 @@ class Coupled:
 
 
 def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: int, seed: int) -> Coupled:
-    """MaPLe before it is fitted: words as context, random deep prompts, one random projection in copies."""
+    """MaPLe before it is fitted: words as context, random deep prompts, and two random projections.
+
+    One is the context's; the deep prompts begin with copies of the other.
+    """
     tower = image_tower(encoder)
     if not 1 <= depth <= tower.depth:
         raise InvalidOption(
@@ -114,12 +131,11 @@ def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: in
     def uniform(*shape: int) -> Tensor:
         return (torch.rand(*shape, generator=generator, dtype=torch.float64).to(context) * 2 - 1) / math.sqrt(width)
 
-    return Coupled(
-        context,
-        draw(1, depth - 1, tokens, width) * _FRESH_SD,
-        uniform(1, 1, tower.width, width).repeat(1, depth, 1, 1),
-        uniform(1, 1, tower.width).repeat(1, depth, 1),
-    )
+    deep = draw(1, depth - 1, tokens, width) * _FRESH_SD
+    weights = uniform(1, 2, tower.width, width)
+    biases = uniform(1, 2, tower.width)
+    of_layer = [0] + [1] * (depth - 1)
+    return Coupled(context, deep, weights[:, of_layer], biases[:, of_layer])
 
 
 def fit(
@@ -129,7 +145,7 @@ def fit(
     targets: Tensor,
     *,
     tokens: int = 2,
-    depth: int = 3,
+    depth: int = RECIPES["few-shot"].depth,
     recipe: FewShot = RECIPE,
     report: Report = lambda epoch, loss: None,
 ) -> StoredPrompt:

@@ -10,14 +10,14 @@ from poise.errors import InvalidOption
 from poise.types import ImageSpec
 from poise.views.augmix import augmix_view
 from poise.views.pixels import normalise, to_tensor
-from poise.views.plain import plain_view
+from poise.views.plain import FILTERS, check_crop_interpolation, plain_view
 from poise.views.plan import ViewPlan
 
 
-def crop_view(image: Image.Image, plan: ViewPlan, row: int, side: int) -> Image.Image:
-    """Crop and flip ``row`` (view ``row + 1``) of the plan, resized to ``side`` squared with antialiased bilinear."""
+def crop_view(image: Image.Image, plan: ViewPlan, row: int, side: int, interpolation: str = "bilinear") -> Image.Image:
+    """Crop and flip ``row`` (view ``row + 1``) of the plan, resized to ``side`` squared with an antialiasing filter."""
     left, top, width, height = (int(number) for number in plan.boxes[row])
-    crop = image.crop((left, top, left + width, top + height)).resize((side, side), Image.Resampling.BILINEAR)
+    crop = image.crop((left, top, left + width, top + height)).resize((side, side), FILTERS[interpolation])
     return crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else crop
 
 
@@ -28,10 +28,11 @@ def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
         InvalidOption: The plan was drawn for a picture of another size.
     """
     check_plan(image.size, plan)
+    interpolation = check_crop_interpolation(spec.crop_interpolation)
     views = torch.empty(plan.views, 3, spec.size, spec.size)
     views[0] = normalise(to_tensor(plain_view(image, spec)), spec)
     for row in range(plan.views - 1):
-        crop = crop_view(image, plan, row, spec.size)
+        crop = crop_view(image, plan, row, spec.size, interpolation)
         if plan.augmix is None:
             views[row + 1] = normalise(to_tensor(crop), spec)
         else:

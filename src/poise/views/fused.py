@@ -25,7 +25,8 @@ _KINDS[OPERATIONS.index("solarize")] = kernels.SOLARIZE
 
 def usable(device: torch.device, spec: ImageSpec) -> bool:
     """Whether the fused kernels serve this device and filter."""
-    return kernels.available and device.type == "cuda" and spec.interpolation in ("bilinear", "bicubic")
+    served = {spec.interpolation, spec.crop_interpolation} <= {"bilinear", "bicubic"}
+    return kernels.available and device.type == "cuda" and served
 
 
 def fused_views(
@@ -80,10 +81,13 @@ def _resampled(
         crops.append(rows)
     out = torch.empty(len(plans) * plans[0].views, 3, spec.size, spec.size, dtype=torch.uint8, device=device)
     blocks = -(-spec.size * spec.size // _BLOCK)
-    for rows, cubic in ((np.array(plain), spec.interpolation == "bicubic"), (np.concatenate(crops), False)):
+    for rows, name in (
+        (np.array(plain), spec.interpolation),
+        (np.concatenate(crops), spec.crop_interpolation),
+    ):
         if len(rows):
             kernels.resample_kernel[(len(rows), blocks)](
-                pixels, _to(rows, device), out, spec.size, BLOCK=_BLOCK, CUBIC=cubic
+                pixels, _to(rows, device), out, spec.size, BLOCK=_BLOCK, CUBIC=name == "bicubic"
             )
     return out
 

@@ -56,6 +56,17 @@ def check_interpolation(name: str) -> str:
     return name
 
 
+def check_crop_interpolation(name: str) -> str:
+    """The name itself, if crops can be resized so by Pillow and in batch alike.
+
+    Raises:
+        InvalidOption: They can't.
+    """
+    if name not in ("bilinear", "bicubic"):
+        raise InvalidOption(f"crop_interpolation='{name}' is not accepted.", hint="Accepted: bilinear, bicubic.")
+    return name
+
+
 def plain_view(image: Image.Image, spec: ImageSpec) -> Image.Image:
     """The plain view as an RGB picture of ``spec.size`` squared."""
     to = plain_geometry(image.size, spec)

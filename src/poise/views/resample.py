@@ -22,7 +22,7 @@ from poise.views.augmix_batched import augmix
 from poise.views.crops import check_plan
 from poise.views.filters import Taps, make_taps, most_taps, resample
 from poise.views.pixels import normalise, to_image, to_tensor
-from poise.views.plain import check_interpolation, plain_geometry, plain_view
+from poise.views.plain import check_crop_interpolation, check_interpolation, plain_geometry, plain_view
 from poise.views.plan import ViewPlan
 
 _TOGETHER = 8  # pictures whose AugMix runs in one go on an accelerator: enough to fill it, bounded in memory
@@ -42,6 +42,7 @@ def make_views_batched(
         InvalidOption: Pictures and plans don't belong together, or plans differ in V or in the use of AugMix.
     """
     _check(images, plans)
+    check_crop_interpolation(spec.crop_interpolation)
     where = torch.device(device)
     out = torch.empty(len(images), plans[0].views if plans else 1, 3, spec.size, spec.size, device=where, dtype=dtype)
     # float64 weights and 8-bit gathers exist on CPU and CUDA only; other devices get the CPU's views.
@@ -95,7 +96,7 @@ def _pixels_cpu(picture: Tensor, spec: ImageSpec, plan: ViewPlan) -> Tensor:
     last = picture.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # channels last: the layout that the resize wants
     for row, (left, top, width, height) in enumerate(plan.boxes.tolist()):
         crop = last[None, :, top : top + height, left : left + width]
-        resized = functional.interpolate(crop, size=(side, side), mode="bilinear", antialias=True)[0]
+        resized = functional.interpolate(crop, size=(side, side), mode=spec.crop_interpolation, antialias=True)[0]
         views[row + 1] = resized.flip(-1) if plan.flips[row] else resized
     return views
 
@@ -115,15 +116,15 @@ def _plain_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[
 
 
 def _crop_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
-    side = spec.size
+    side, name = spec.size, spec.crop_interpolation
     numbers = np.concatenate([plan.boxes, plan.flips[:, None]], axis=1)  # one copy to the device, not five
     left, top, width, height, flip = torch.from_numpy(numbers).to(device).T
     steps = torch.arange(side, device=device, dtype=torch.float64)
     turned = torch.where(flip[:, None] > 0, side - 1 - steps, steps)  # a flip is the same crop read from the right
     upright = steps.expand(len(flip), side)
-    most = [most_taps("bilinear", float(longest) / side) for longest in plan.boxes[:, 2:].max(axis=0)]
-    across = make_taps("bilinear", left, width, turned, width.double() / side, most[0])
-    down = make_taps("bilinear", top, height, upright, height.double() / side, most[1])
+    most = [most_taps(name, float(longest) / side) for longest in plan.boxes[:, 2:].max(axis=0)]
+    across = make_taps(name, left, width, turned, width.double() / side, most[0])
+    down = make_taps(name, top, height, upright, height.double() / side, most[1])
     return across, down
 
 
