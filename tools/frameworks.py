@@ -1,200 +1,242 @@
 """Measure the frameworks on real images: CoOp against zero-shot, FPP and calibration, DynaPrompt along a stream.
 
-    python tools/frameworks.py --data DATA --model pocket --work WORK coop
-    python tools/frameworks.py --data DATA --model pocket --work WORK fpp
-    python tools/frameworks.py --data DATA --model pocket --work WORK dynaprompt
-    python tools/frameworks.py --data DATA --model pocket --work WORK baselines
+    python tools/frameworks.py --data DATA --work WORK coop fpp dynaprompt baselines --out frameworks.md
 
-Features are encoded once and kept in WORK, so a processor is enough. Results are printed as Markdown and appended to
-WORK/results.jsonl. Test images are the whole test split, or --limit of them.
+Features are encoded once and kept in WORK, in batch on a GPU; a processor is enough, but slow. Results are printed as
+Markdown, written to --out, and appended as numbers to WORK/results.jsonl. Test images are the whole test split, or
+--limit of them. `features` alone encodes the plain views of test and train images, for a machine that has only one of
+the two.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from paired import Report, Row, Scores, mean, scores
 
-from poise import data, methods, metrics
+from poise import data, methods
 from poise.backbones import load
+from poise.data import ImageSet
 from poise.inits import coop, fpp, temperature
-from poise.metrics.bootstrap import resamples
+from poise.methods import Method
 from poise.prompts import start_prompt, tokenise
 from poise.prompts.store import Facts, StoredPrompt, save
-from poise.shots import encode
+from poise.shots import TRAINING_CROPS, Shots, encode
 from poise.tuning import Options, make_tuner
 
 BATCH = 16
+SLOTS = {"described": 10, "as-published": 12}  # of DynaPrompt's memory: in its paper, in its code
+PLAIN = "zero-shot"
+ALL = [methods.get(name) for name in methods.names()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=sorted(PARTS))
+    parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--data", required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="Markdown file")
     parser.add_argument("--model", default="pocket")
     parser.add_argument("--dataset", default="caltech101")
-    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--limit", type=int, default=0, help="test images; 0 = all")
     parser.add_argument("--views", type=int, default=64)
     parser.add_argument("--shots", type=int, default=16)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--augment", type=int, default=50)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of CoOp")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16], help="of CoOp; several = one after the other")
+    parser.add_argument("--augment", type=int, default=50, help="crops per train image")
+    parser.add_argument("--epochs", type=int, default=0, help="of CoOp; 0 = as published")
     parser.add_argument("--fpp-steps", type=int, default=1000)
+    parser.add_argument("--fpp-seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--variants", nargs="+", choices=SLOTS, default=list(SLOTS), help="of DynaPrompt")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    PARTS[options.what](Setting(options))
+    torch.backends.cudnn.allow_tf32 = False  # float32 is to mean float32
+    setting = Setting(options)
+    for part in options.parts:
+        began = time.perf_counter()
+        PARTS[part](setting)
+        setting.report.say(f"<!-- {part}: {time.perf_counter() - began:.0f} s -->")
 
 
 class Setting:
-    """The model, the test images and their features."""
+    """The model, the test images and their features; what several parts need is computed once."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.report = Report(options.out, options.work / "results.jsonl")
         self.encoder = load(options.model, device=options.device, dtype=options.dtype)
-        self.images = data.open(options.dataset, options.data)
-        if options.limit:
-            self.images = self.images.subset(options.limit)
+        images = data.open(options.dataset, options.data)
+        # Split files go class after class, which would be no stream.
+        self.images = images.subset(options.limit or len(images))
+        self.labels = np.array([item.label for item in self.images.items])
         self.classes = tokenise(self.encoder, self.images.classes, self.images.template)
+        where = torch.cuda.get_device_name() if self.encoder.device.type == "cuda" else "CPU"
+        self.report.say(f"<!-- {self.encoder.name}, {self.encoder.dtype}, {where}, {len(self.images)} test images -->")
 
-    def test(self, views: int) -> tuple[torch.Tensor, np.ndarray]:
+    def encode(self, images: ImageSet, views: int, **how: object) -> Shots:
         began = time.perf_counter()
-        found = encode(
-            self.images,
-            self.encoder,
-            views=views,
-            seed=1,
-            augmix=self.images.augmix,
-            cache=self.options.work / "features",
-        )
-        print(f"<!-- features of {len(self.images)} images x {views} views: {time.perf_counter() - began:.1f} s -->")
-        return found.features, found.labels.numpy()
+        found = encode(images, self.encoder, views=views, cache=self.options.work / "features", **how)  # type: ignore[arg-type]
+        seconds = time.perf_counter() - began
+        self.report.say(f"<!-- {images.split}: {len(images)} images x {views} views in {seconds:.1f} s -->")
+        return found
 
-    def answers(self, features: torch.Tensor, chosen: list[methods.Method], **how: object) -> dict[str, np.ndarray]:
-        tuner = make_tuner(self.encoder, self.classes, chosen, **how)  # type: ignore[arg-type]
+    def train(self, seed: int) -> ImageSet:
+        options = self.options
+        return data.open(options.dataset, options.data, split="train", shots=options.shots, seed=seed)
+
+    @cached_property
+    def plain(self) -> torch.Tensor:
+        return self.encode(self.images, 1).features
+
+    @cached_property
+    def views(self) -> torch.Tensor:
+        return self.encode(self.images, self.options.views, augmix=self.images.augmix).features
+
+    def probs(
+        self, features: torch.Tensor, chosen: list[Method], more: Options | None = None, **how: str
+    ) -> dict[str, np.ndarray]:
+        """Each method's answers [N, C]."""
+        began = time.perf_counter()
+        tuner = make_tuner(self.encoder, self.classes, chosen, options=more, **how)
         parts: dict[str, list[np.ndarray]] = {method.name: [] for method in chosen}
         for rows in features.split(BATCH):
             for name, answer in tuner.predict(rows).items():
                 parts[name].append(answer.probs.double().cpu().numpy())
+        told = ", ".join([*how.values(), *([more.variant] if more and "framework" in how else [])]) or "from words"
+        self.report.say(f"<!-- {len(chosen)} methods, {told}: {time.perf_counter() - began:.1f} s -->")
         return {name: np.concatenate(each) for name, each in parts.items()}
 
-    def tell(self, title: str, rows: dict[str, dict[str, float]]) -> None:
-        columns = list(next(iter(rows.values())))
-        print(f"\n### {title}\n\n| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-        for name, values in rows.items():
-            print(f"| {name} | {' | '.join(f'{values[column]:.2f}' for column in columns)} |")
-        record = {"title": title, "options": {k: str(v) for k, v in vars(self.options).items()}, "rows": rows}
-        with (self.options.work / "results.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+    def scores(
+        self, features: torch.Tensor, chosen: list[Method], more: Options | None = None, **how: str
+    ) -> dict[str, Scores]:
+        found = self.probs(features, chosen, more, **how)
+        return {name: scores(probs, self.labels) for name, probs in found.items()}
+
+    @cached_property
+    def from_words(self) -> dict[str, Scores]:
+        """Every method, each image for itself, from the template's words."""
+        return self.scores(self.views, ALL, Options(expected_images=len(self.images)))
+
+    def tell(self, title: str, difference: str, rows: list[Row]) -> None:
+        facts = {name: str(value) for name, value in vars(self.options).items()}
+        self.report.table(f"{title} on {self.options.dataset}", difference, rows, facts)
 
 
-def scores(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """In percent, with a 95 % bootstrap interval of the accuracy over images."""
-    right = (probs.argmax(1) == labels).astype(float)
-    low, high = np.quantile(drawn_means(right), [0.025, 0.975])
-    error = metrics.ece(probs.max(1), right.astype(bool))
-    return {"accuracy": 100 * right.mean(), "low": 100 * low, "high": 100 * high, "ECE": 100 * error}
-
-
-def drawn_means(values: np.ndarray) -> np.ndarray:
-    return np.concatenate([block @ values / len(values) for block in resamples(len(values), 2000)])
-
-
-def gain(probs: np.ndarray, before: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Difference of accuracy on the same images, in points, with its paired 95 % interval."""
-    each = (probs.argmax(1) == labels).astype(float) - (before.argmax(1) == labels)
-    low, high = np.quantile(drawn_means(each), [0.025, 0.975])
-    return {"gain": 100 * each.mean(), "gain low": 100 * low, "gain high": 100 * high}
+def encode_plain(setting: Setting) -> None:
+    """The plain views of test and train images, kept in WORK."""
+    assert len(setting.plain) == len(setting.images)
+    setting.encode(setting.train(1), 1)
 
 
 def measure_coop(setting: Setting) -> None:
     """CoOp from a few shots, each seed's draw of its own, against the template's words."""
-    options, (features, labels) = setting.options, setting.test(1)
-    plain = [methods.get("zero-shot")]
-    before = setting.answers(features, plain)["zero-shot"]
-    rows = {"zero-shot": scores(before, labels) | gain(before, before, labels)}
-    for seed in options.seeds:
-        shots = data.open(options.dataset, options.data, split="train", shots=options.shots, seed=seed)
-        found = encode(shots, setting.encoder, views=options.augment + 1, seed=seed, cache=options.work / "features")
-        shape, recipe = coop.Shape(tokens=options.tokens), coop.FewShot(seed=seed)
-        stored = coop.fit(setting.encoder, shots.classes, found.crops(), found.labels, shape=shape, recipe=recipe)
-        path = options.work / f"coop-{options.dataset}-{options.shots}-seed{seed}.safetensors"
-        save(path, stored)
-        probs = setting.answers(features, plain, init=str(path))["zero-shot"]
-        rows[f"CoOp {options.shots}-shot, seed {seed}"] = scores(probs, labels) | gain(probs, before, labels)
-    mean = float(np.mean([rows[name]["gain"] for name in rows if name != "zero-shot"]))
-    print(f"<!-- mean gain over seeds: {mean:.2f} points -->")
-    setting.tell(f"CoOp on {options.dataset}", rows)
+    options, chosen = setting.options, [methods.get(PLAIN)]
+    before = setting.scores(setting.plain, chosen)[PLAIN]
+    rows = [Row(PLAIN, before)]
+    for tokens in options.tokens:
+        found = [fitted_coop(setting, tokens, seed) for seed in options.seeds]
+        name = f"CoOp, {options.shots} shots, {tokens} tokens"
+        rows += [Row(f"{name}, seed {seed}", each, before) for seed, each in zip(options.seeds, found, strict=True)]
+        if len(found) > 1:
+            rows.append(Row(f"{name}, mean of {len(found)} seeds", mean(found), before))
+    setting.tell("CoOp", f"less {PLAIN}", rows)
+
+
+def fitted_coop(setting: Setting, tokens: int, seed: int) -> Scores:
+    options, shots = setting.options, setting.train(seed)
+    found = setting.encode(shots, options.augment + 1, seed=seed, crops=TRAINING_CROPS)
+    epochs = options.epochs or coop.published_epochs(options.shots, options.dataset)
+    losses: list[float] = []
+    stored = coop.fit(
+        setting.encoder, shots.classes, found.crops(), found.labels, shape=coop.Shape(tokens=tokens),
+        recipe=coop.FewShot(epochs=epochs, seed=seed), report=lambda epoch, loss: losses.append(loss),
+    )  # fmt: skip
+    setting.report.say(f"<!-- CoOp, {tokens} tokens, seed {seed}: loss {losses[0]:.3f} -> {losses[-1]:.3f} -->")
+    path = options.work / f"coop-{options.dataset}-{options.shots}-{tokens}-seed{seed}.safetensors"
+    save(path, stored)
+    return setting.scores(setting.plain, [methods.get(PLAIN)], init=f"coop:{path}")[PLAIN]
 
 
 def measure_fpp(setting: Setting) -> None:
     """FPP as a start, against the words: sharpness of the texts, accuracy and ECE of all methods."""
-    options, (features, labels) = setting.options, setting.test(setting.options.views)
-    path = options.work / f"fpp-{options.dataset}.safetensors"
-    seen: list[tuple[int, float, float]] = []
-    recipe = fpp.Flatness(steps=options.fpp_steps)
-    stored = fpp.fit(
-        setting.encoder, setting.images.classes, setting.images.template, recipe=recipe,
-        report=lambda *step: seen.append(step),
-    )  # fmt: skip
-    save(path, stored)
     words = StoredPrompt(
         {"context": start_prompt(setting.encoder, setting.classes).context[0]},
         Facts(kind="template", model=setting.encoder.name, template=setting.images.template),
     )
-    for name, prompt in {"words": words, "FPP": stored}.items():
-        print(f"<!-- sharpness of {name}: {fpp.sharpness(setting.encoder, setting.images.classes, prompt):.5f} -->")
-    print(f"<!-- alignment {seen[0][1]:.4f} -> {seen[-1][1]:.4f}, cosine {seen[0][2]:.4f} -> {seen[-1][2]:.4f} -->")
-    chosen = [methods.get(name) for name in methods.names()]
-    rows = {}
-    for start, init in {"words": "template", "FPP": str(path)}.items():
-        for name, probs in setting.answers(features, chosen, init=init).items():
-            rows[f"{name} from {start}"] = scores(probs, labels)
-    setting.tell(f"FPP on {options.dataset}", rows)
+    flat = {"words": fpp.sharpness(setting.encoder, setting.images.classes, words)}
+    found = []
+    for seed in setting.options.fpp_seeds:
+        path, flat[f"FPP, seed {seed}"] = fitted_fpp(setting, seed)
+        found.append(setting.scores(setting.views, ALL, Options(expected_images=len(setting.images)), init=path))
+    setting.report.say("", "Sharpness: " + ", ".join(f"{name} {value:.4f}" for name, value in flat.items()) + ".")
+    rows = []
+    for method in methods.names():
+        before = setting.from_words[method]
+        rows += [
+            Row(f"{method} from words", before),
+            Row(f"{method} from FPP", mean([each[method] for each in found]), before),
+        ]
+    setting.tell("FPP", "FPP less words", rows)
+
+
+def fitted_fpp(setting: Setting, seed: int) -> tuple[str, float]:
+    """The start's file, and how sharp its texts are."""
+    options, seen = setting.options, list[tuple[int, float, float]]()
+    stored = fpp.fit(
+        setting.encoder, setting.images.classes, setting.images.template,
+        recipe=fpp.Flatness(steps=options.fpp_steps, seed=seed), report=lambda *step: seen.append(step),
+    )  # fmt: skip
+    change = [f"{name} {seen[0][at]:.4f} -> {seen[-1][at]:.4f}" for at, name in ((1, "alignment"), (2, "cosine"))]
+    setting.report.say(f"<!-- FPP, seed {seed}: {', '.join(change)} -->")
+    path = options.work / f"fpp-{options.dataset}-seed{seed}.safetensors"
+    save(path, stored)
+    return f"fpp:{path}", fpp.sharpness(setting.encoder, setting.images.classes, stored)
 
 
 def measure_dynaprompt(setting: Setting) -> None:
     """The stream in an order that depends on the images' ids alone, both variants, all objectives."""
-    options = setting.options
-    setting.images = setting.images.subset(len(setting.images))  # class after class would be no stream
-    features, labels = setting.test(options.views)
-    chosen = [methods.get(name) for name in methods.names()]
-    rows = {f"{name}, each for itself": scores(p, labels) for name, p in setting.answers(features, chosen).items()}
-    for variant in ("described", "as-published"):
-        began = time.perf_counter()
-        how = Options(variant=variant)
-        for name, probs in setting.answers(features, chosen[1:], framework="dynaprompt", options=how).items():
-            rows[f"{name}, {variant}"] = scores(probs, labels)
-        print(f"<!-- {variant}: {time.perf_counter() - began:.1f} s -->")
-    setting.tell(f"DynaPrompt on {options.dataset}", rows)
+    streams = {
+        name: setting.scores(setting.views, ALL[1:], Options(variant=name, size=SLOTS[name]), framework="dynaprompt")
+        for name in setting.options.variants
+    }
+    rows = []
+    for method in methods.names()[1:]:
+        before = setting.from_words[method]
+        rows.append(Row(f"{method}, each for itself", before))
+        rows += [Row(f"{method}, {variant}", found[method], before) for variant, found in streams.items()]
+    setting.tell("DynaPrompt", "stream less each for itself", rows)
 
 
 def measure_baselines(setting: Setting) -> None:
     """The four-template ensemble, and temperature scaling fitted on images of the train split."""
-    options, (features, labels) = setting.options, setting.test(setting.options.views)
-    chosen = [methods.get("zero-shot"), methods.get("tpt"), methods.get("kld+cats")]
-    rows = {}
-    for framework in ("tpt", "ensemble"):
-        for name, probs in setting.answers(features, chosen, framework=framework).items():
-            rows[f"{name}, {framework}"] = scores(probs, labels)
-    held = data.open(options.dataset, options.data, split="train", shots=options.shots, seed=1)
-    found = encode(held, setting.encoder, views=1, cache=options.work / "features")
+    chosen = [methods.get(PLAIN), methods.get("tpt"), methods.get("kld+cats")]
+    together = setting.scores(setting.views, chosen, framework="ensemble")
+    held = setting.encode(setting.train(1), 1)
     tuner = make_tuner(setting.encoder, setting.classes, chosen[:1])
-    logits = torch.cat([tuner.predict(rows)["zero-shot"].logits.cpu() for rows in found.features.split(BATCH)])
-    best = temperature.fit(logits, found.labels)
-    print(f"<!-- temperature {best:.4f} from {len(held)} labelled train images -->")
-    for name, probs in setting.answers(features, chosen, options=Options(temperature=best)).items():
-        rows[f"{name}, T = {best:.3f}"] = scores(probs, labels)
-    setting.tell(f"Baselines on {options.dataset}", rows)
+    logits = torch.cat([tuner.predict(rows)[PLAIN].logits.cpu() for rows in held.features.split(BATCH)])
+    best = temperature.fit(logits, held.labels)
+    setting.report.say(f"<!-- temperature {best:.4f} from {len(held.labels)} labelled train images -->")
+    scaled = setting.scores(setting.views, chosen, Options(temperature=best))
+    rows = []
+    for method in [each.name for each in chosen]:
+        before = setting.from_words[method]
+        rows.append(Row(f"{method}, one template", before))
+        rows.append(Row(f"{method}, ensemble of four", together[method], before))
+        rows.append(Row(f"{method}, T = {best:.3f}", scaled[method], before))
+    setting.tell("Baselines", "less one template", rows)
 
 
-PARTS = {"coop": measure_coop, "fpp": measure_fpp, "dynaprompt": measure_dynaprompt, "baselines": measure_baselines}
+PARTS = {
+    "coop": measure_coop, "fpp": measure_fpp, "dynaprompt": measure_dynaprompt, "baselines": measure_baselines,
+    "features": encode_plain,
+}  # fmt: skip
 
 if __name__ == "__main__":
     main()

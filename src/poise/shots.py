@@ -25,7 +25,7 @@ from poise.views import ViewPlan, make_views, make_views_batched, plan_views
 
 TRAINING_CROPS = "bicubic"  # as CoOp, CoCoOp and MaPLe were trained; views for tuning are bilinear
 _TOGETHER = 8  # pictures whose views are encoded together
-_TOGETHER_ON_DEVICE = 32
+_VIEWS_TOGETHER = 2048  # on an accelerator: enough to fill it, bounded in memory
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def encode_batched(
         UnreadableImage: A picture can't be read.
     """
     count = processes or max(1, min(8, os.cpu_count() or 2))
+    together = max(1, _VIEWS_TOGETHER // cut.views)
     reading, spec = Reading(cut.views, cut.augmix), cut.of(encoder)
 
     def make(batch: list[Prepared]) -> Tensor:
@@ -117,16 +118,15 @@ def encode_batched(
         return encoder.encode_images(views)
 
     with Readers(count) as readers:
-        ready = ahead(
-            lambda item: readers.run(reading, item, cut.seed), items, threads=count, window=2 * _TOGETHER_ON_DEVICE
-        )
-        for _, features in flow(_batches(ready), encoder.device, make, answer):
+        window = 2 * min(together, 32)  # pictures read ahead
+        ready = ahead(lambda item: readers.run(reading, item, cut.seed), items, threads=count, window=window)
+        for _, features in flow(_batches(ready, together), encoder.device, make, answer):
             assert features is not None  # a batch is never empty
             yield features.cpu()
 
 
-def _batches(ready: Iterator[Prepared]) -> Iterator[list[Prepared]]:
-    while batch := list(islice(ready, _TOGETHER_ON_DEVICE)):
+def _batches(ready: Iterator[Prepared], together: int) -> Iterator[list[Prepared]]:
+    while batch := list(islice(ready, together)):
         for each in batch:
             if each.error is not None:
                 raise UnreadableImage(f"'{each.item.id}': {each.error}", hint="Every picture is needed for fitting.")
