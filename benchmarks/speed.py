@@ -23,8 +23,10 @@ from torch import Tensor
 
 from poise import methods
 from poise.backbones.compiling import compile_images
+from poise.backbones.encoder import Encoder
 from poise.backbones.openclip_load import CONFIG_NAME, build
 from poise.backbones.pocket import FOLDER as POCKET
+from poise.backbones.pocket import load_pocket
 from poise.backbones.tiny import tiny_model
 from poise.images import read_image
 from poise.prompts import start_prompt, tokenise
@@ -185,6 +187,11 @@ def _models(name: str) -> CLIP:
     return model
 
 
+def _encoder(name: str, model: CLIP, device: torch.device, dtype: torch.dtype) -> Encoder:
+    """What users get by that name: for pocket its own light forward, else the model's own modules."""
+    return load_pocket(device=device, dtype=dtype) if name == "pocket" else encoder_of(model, device, dtype)
+
+
 def _trained(name: str) -> bool:
     return name == "pocket" or name.startswith("local-dir:")
 
@@ -195,7 +202,7 @@ def main() -> int:
     torch.manual_seed(0)
     model = _models(options.model)
     half = torch.float16 if device.type == "cuda" else torch.float32
-    bench = Bench(options, device, model.to(device), encoder_of(model, device, half))
+    bench = Bench(options, device, model.to(device), _encoder(options.model, model, device, half))
     weights = "its own" if _trained(options.model) else "random"
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     print(

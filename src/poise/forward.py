@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -25,6 +26,17 @@ T = TypeVar("T")
 # precision, so this bounds a pass to a few GiB.
 TOKENS_PER_PASS = 16_384
 _GRAPHLESS = 8  # times as many where no graph is kept: about 20 KB a token
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """Cotangents [B, c, D] of some classes' features -> each part's gradients [B, ...] at the starting prompt."""
+
+    products: Callable[[Tensor], dict[str, Tensor]]
+    share: int  # how many times TOKENS_PER_PASS tokens may go through it together
+
+    def __call__(self, cotangent: Tensor) -> dict[str, Tensor]:
+        return self.products(cotangent)
 
 
 class ClassTexts:
@@ -50,7 +62,7 @@ class ClassTexts:
         self._jacobian: TextJacobian | None = None
         self._pieces: dict[tuple[int, int], ClassTokens] = {}
         self._start_features: Tensor | None = None
-        self._start_graph: tuple[Prompt, Tensor] | None = None
+        self._start_pull: _Pull | None = None
 
     def features(self, prompt: Prompt) -> Tensor:
         """[B, C, D] in float32 or wider, without a graph."""
@@ -105,30 +117,32 @@ class ClassTexts:
             self._expected = 0  # decided, once
         if self._jacobian is not None:
             return Prompt(self._jacobian.pullback(cotangent))
-        if self.encoder.device.type == "cuda" and len(cotangent) > 1:
-            # There, repeating the forward in large kernels is cheaper than many small ones through one graph.
-            repeated = self.start.map(lambda part: part.expand(len(cotangent), *part.shape[1:]))
-            return self._own_pullback(repeated, cotangent)
         return self._shared_pullback(cotangent)
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:
-        """Batched vector-Jacobian products through the one graph at the starting prompt."""
+        """All images' products with the one Jacobian at the starting prompt."""
         spans = list(self._chunks(1))
         total: Prompt | None = None
         for first, last in spans:
-            if len(spans) == 1 and self._start_graph is not None:
-                leaf, features = self._start_graph
-            else:
-                leaf, features = self._graph(self.start, first, last)
-                if len(spans) == 1:
-                    self._start_graph = leaf, features
-            own = cotangent[:, first:last]
-            group = max(1, self._tokens // ((last - first) * self._own_tokens))
-            pulled = [self._products(leaf, features, own[at : at + group]) for at in range(0, len(own), group)]
+            pull = self._start_pull if len(spans) == 1 and self._start_pull is not None else self._pull(first, last)
+            if len(spans) == 1:
+                self._start_pull = pull
+            own, tokens = cotangent[:, first:last], self._tokens * pull.share
+            group = max(1, tokens // ((last - first) * self._own_tokens))
+            pulled = [pull(own[at : at + group]) for at in range(0, len(own), group)]
             gradient = Prompt(**{name: torch.cat([part[name] for part in pulled]) for name in pulled[0]})
             total = _placed(gradient, total, self.start, first, last)
         assert total is not None
         return total
+
+    def _pull(self, first: int, last: int) -> _Pull:
+        """The products for the classes first..last-1: the encoder's own way, or through autograd's graph."""
+        make = getattr(self.encoder, "pullback_at", None)
+        fast = None if make is None else make(self._piece(first, last), _rows(self.start, first, last))
+        if fast is not None:
+            return _Pull(lambda cotangent: {"context": fast(cotangent)}, share=_GRAPHLESS)
+        leaf, features = self._graph(self.start, first, last)
+        return _Pull(lambda cotangent: self._products(leaf, features, cotangent), share=1)
 
     @staticmethod
     def _products(leaf: Prompt, features: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
@@ -164,7 +178,7 @@ class ClassTexts:
                 if self._tokens <= 1:
                     raise
                 self._tokens //= 2
-                self._start_graph = None
+                self._start_pull = None
                 if self.encoder.device.type == "cuda":
                     torch.cuda.empty_cache()
                 _log.warning("out of memory: going on with at most %d text tokens at a time", self._tokens)

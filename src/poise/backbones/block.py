@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Two linear maps and an activation between them."""
+
+    first: nn.Linear
+    activation: nn.Module
+    last: nn.Linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., E] -> [..., E]."""
+        found: Tensor = self.last(self.activation(self.first(x)))
+        return found
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from poise.backbones import fused, packed
 from poise.backbones.block import Block, Map
 from poise.backbones.layout import Layout, Part, pack
+from poise.backbones.pullback import TextPullback
 from poise.backbones.tiles import Tiles, make_tiles, mask_of, run_tiles
 from poise.errors import InvalidOption
 from poise.types import ClassTokens, Prompt
@@ -51,7 +53,7 @@ class SharedPrefix:
         context = prompt.context.to(self.tower.positions.dtype).flatten(1, -2)  # [B, M or C * M, E]
         deep = self._deep(prompt, layout)
         prefix = self._place(layout.prefix, context)
-        if self._tileable(layout, images=len(context)):
+        if self._tileable(layout):
             return self._run_tiled(classes, layout, prefix, deep)
         x = self._place(layout.remainder, context)
         *blocks, last = self.tower.blocks
@@ -65,19 +67,46 @@ class SharedPrefix:
         features = self.tower.finish(ends.index_select(1, layout.restore))
         return features.expand(context.shape[0], -1, -1)
 
-    def _tileable(self, layout: Layout, *, images: int) -> bool:
-        """Tiles are for GPUs and hold no tunable token.
-
-        Nor do attention kernels allow gradients of many images through one graph, which is what a prompt of length 1
-        is differentiated for.
-        """
+    def _tileable(self, layout: Layout) -> bool:
+        """Tiles are for GPUs, and hold no tunable token."""
         wanted = self.tower.positions.is_cuda if self.tiled is None else self.tiled
-        return wanted and layout.remainder.sources is None and (images > 1 or not torch.is_grad_enabled())
+        return wanted and layout.remainder.sources is None
+
+    def pullback_at(self, classes: ClassTokens, prompt: Prompt, unit: Map) -> Callable[[Tensor], Tensor] | None:
+        """Gradients [B, M, E] of one prompt's context for cotangents [B, C, D] of ``unit``'s output on its features.
+
+        None where no kernels serve this tower, its device and this prompt: there autograd is to do it.
+        """
+        layout = self._layout(classes, class_specific=prompt.context.dim() == 4)
+        sources = layout.prefix.sources
+        if prompt.text_layers is not None or sources is None or not self._tileable(layout):
+            return None
+        tiles = self._tiles_of(classes)
+        with torch.no_grad():
+            prefix = self._place(layout.prefix, prompt.context.to(self.tower.positions.dtype))[0]
+            own = self.tower.table(tiles.ids).to(prefix.dtype) + self.tower.positions[tiles.positions]
+            if not self._packable(tiles, prefix):
+                return None
+            pull = TextPullback(self.tower.blocks, lambda ends: unit(self.tower.finish(ends)), tiles, prefix, own)
+        taken = (sources >= len(prefix)).nonzero()[:, 0]  # where the context stands, and which vector of it
+        vectors = sources[taken] - len(prefix)
+
+        def pullback(cotangent: Tensor) -> Tensor:
+            found = pull(cotangent).index_select(1, taken).float()
+            return found.new_zeros(len(found), *prompt.context.shape[1:]).index_add_(1, vectors, found)
+
+        return pullback
+
+    def _packable(self, tiles: Tiles, prefix: Tensor) -> bool:
+        with torch.no_grad():
+            return fused.usable(self.tower.blocks, prefix) and packed.fits(self.tower.blocks, tiles, prefix.shape[-2])
 
     def _run_tiled(self, classes: ClassTokens, layout: Layout, prefix: Tensor, deep: tuple[Tensor, ...]) -> Tensor:
         tiles = self._tiles_of(classes)
-        mask = mask_of(tiles, len(prefix), self.tower.blocks[0].heads)
-        x = self.tower.table(tiles.ids)[None].to(prefix.dtype) + self.tower.positions[tiles.positions]
+        own = self.tower.table(tiles.ids).to(prefix.dtype) + self.tower.positions[tiles.positions]
+        if not deep and not torch.is_grad_enabled() and self._packable(tiles, prefix):
+            return packed.run(self.tower.blocks, self.tower.finish, tiles, prefix, own)
+        mask, x = mask_of(tiles, len(prefix), self.tower.blocks[0].heads), own[None]
         *blocks, last = self.tower.blocks
         for depth, block in enumerate(blocks):
             prefix = _swap(prefix, deep, depth, layout.prefix)

@@ -124,6 +124,15 @@ class Encoder:
             )
         return _unit(self._text.forward(classes, prompt))
 
+    def pullback_at(self, classes: ClassTokens, prompt: Prompt) -> Callable[[Tensor], Tensor] | None:
+        """Gradients [B, M, E] of one prompt's context, for cotangents [B, C, D] of its text features: many at once.
+
+        None where the text tower has nothing faster than autograd.
+        """
+        make = getattr(self._text.forward, "pullback_at", None)
+        found: Callable[[Tensor], Tensor] | None = None if make is None else make(classes, prompt, _unit)
+        return found
+
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """[B, V, D] x [B or 1, C, D] -> [B, V, C] in float32 or wider: scale * cosine + bias."""
         image_features = image_features.to(wide(image_features.dtype))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from poise.backbones import hub
-from poise.backbones.causal import Block, CausalTower, SharedPrefix
+from poise.backbones.block import Block, Mlp
+from poise.backbones.causal import CausalTower, SharedPrefix
 from poise.backbones.checkpoint import check_readable, find_weights, read_config
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
 from poise.backbones.general import EveryPair
@@ -167,7 +168,7 @@ def _causal_tower(model: Any) -> CausalTower:
                 norm1=layer.layer_norm1,
                 out=attention.out_proj,
                 norm2=layer.layer_norm2,
-                mlp=layer.mlp,
+                mlp=Mlp(layer.mlp.fc1, layer.mlp.activation_fn, layer.mlp.fc2),
             )
         )
     positions = tower.embeddings.position_embedding.weight

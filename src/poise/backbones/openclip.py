@@ -10,7 +10,7 @@ from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer, g
 from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer, text_global_pool
 from torch import Tensor, nn
 
-from poise.backbones.block import Block, Map
+from poise.backbones.block import Block, Map, Mlp
 from poise.backbones.causal import CausalTower, SharedPrefix
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
 from poise.backbones.general import EveryPair
@@ -124,7 +124,7 @@ def _blocks(tower: Any) -> tuple[Block, ...]:
             norm1=block.ln_1,
             out=block.attn.out_proj,
             norm2=block.ln_2,
-            mlp=block.mlp,
+            mlp=Mlp(*block.mlp),
             scale1=_scale(block.ls_1),
             scale2=_scale(block.ls_2),
         )

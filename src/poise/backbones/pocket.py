@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poise.backbones.causal import Block, CausalTower, SharedPrefix
+from poise.backbones.block import Block, Mlp
+from poise.backbones.causal import CausalTower, SharedPrefix
 from poise.backbones.efficientnet import EfficientNetLite
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
 from poise.errors import BadCheckpoint, ModelNotFound
@@ -99,7 +100,7 @@ class PocketTexts(nn.Module):
                 norm1=block["norm1"],  # type: ignore[index]
                 out=block["out"],  # type: ignore[index]
                 norm2=block["norm2"],  # type: ignore[index]
-                mlp=block["mlp"],  # type: ignore[index]
+                mlp=Mlp(*block["mlp"]),  # type: ignore[index]
             )
             for block in self.blocks
         )

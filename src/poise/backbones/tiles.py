@@ -77,6 +77,7 @@ def run_tiles(
         _with_prefix(keys, own_keys).transpose(1, 2),
         _with_prefix(values, own_values).transpose(1, 2),
         mask,
+        shared=images == 1,
     )  # [B * n, H, W, hd]
     mixed = mixed.transpose(1, 2).reshape(images, tiles.count * tiles.width, -1)
     if ends_only:
@@ -84,7 +85,11 @@ def run_tiles(
     return block.close(x, mixed)
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, shared: bool) -> Tensor:
+    """``shared``: gradients of many images will be taken through this one graph, which no attention kernel allows."""
+    if shared and torch.is_grad_enabled():
+        near = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2) + mask
+        return near.softmax(-1) @ values
     if not (queries.is_cuda and torch.is_grad_enabled()):
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # whose backward takes any mask

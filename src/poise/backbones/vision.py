@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from poise.backbones import fused
 from poise.backbones.block import Block, Map
 
 
@@ -30,26 +31,38 @@ class ClassTokenTower:
 
     def __call__(self, pictures: Tensor) -> Tensor:
         """Features, not normalised; no gradients are wanted here."""
-        x = self.before(self._tokens(pictures))
-        *blocks, last = self.blocks
-        for block in blocks:
-            x = _run(block, x, x)
-        return self.finish(_run(last, x[:, :1], x)[:, 0])
-
-    def _tokens(self, pictures: Tensor) -> Tensor:
         grid = pictures.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side))  # [N, 3, gh, p, gw, p]
         flat = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [N, patches, 3 * p * p]
         x = F.linear(flat, self.patches, self.patch_bias)
-        return torch.cat([self.token.expand(len(x), 1, -1), x], 1) + self.positions
+        if fused.usable(self.blocks, x) and isinstance(self.before, nn.LayerNorm):
+            return self._run_fused(x)
+        x = self.before(torch.cat([self.token.expand(len(x), 1, -1), x], 1) + self.positions)
+        *blocks, last = self.blocks
+        for block in blocks:
+            normed = block.norm1(x)
+            x = block.close(x, _mixed(block, normed, normed))
+        normed = last.norm1(x)
+        return self.finish(last.close(x[:, :1], _mixed(last, normed[:, :1], normed))[:, 0])
+
+    def _run_fused(self, patches: Tensor) -> Tensor:
+        x = patches.new_empty(len(patches), len(self.positions), patches.shape[-1])
+        x[:, 0] = self.before(self.token + self.positions[0])
+        rows = fused.Rows(fused.shifted_norm(patches, self.positions[1:], self.before, x, free=1))
+        *blocks, last = self.blocks
+        for block in blocks:
+            normed = rows.normed(block.norm1)
+            rows.add(_mixed(block, normed, normed), block.out)
+            rows.add_mlp(block)
+        normed = rows.normed(last.norm1)
+        token = rows.value(slice(None), slice(1))
+        return self.finish(last.close(token, _mixed(last, normed[:, :1], normed))[:, 0])
 
 
-def _run(block: Block, rows: Tensor, x: Tensor) -> Tensor:
-    """One block for ``rows`` [N, R, W], which attend to all of ``x`` [N, T, W]."""
-    normed = block.norm1(x)
-    if rows is x:
+def _mixed(block: Block, rows: Tensor, normed: Tensor) -> Tensor:
+    """What the heads give for ``rows`` [N, R, W], which attend to all of ``normed`` [N, T, W]."""
+    if rows is normed:
         queries, keys, values = block.project(normed, 0, 3)
     else:
-        (queries,) = block.project(normed[:, : rows.shape[1]], 0, 1)
+        (queries,) = block.project(rows, 0, 1)
         keys, values = block.project(normed, 1, 3)
-    mixed = F.scaled_dot_product_attention(queries, keys, values)
-    return block.close(rows, mixed.transpose(1, 2).flatten(2))
+    return F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)

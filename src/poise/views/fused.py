@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def fused_views(
     images: Sequence[Image.Image | Tensor], spec: ImageSpec, plans: Sequence[ViewPlan], out: Tensor
 ) -> None:
     """Fill ``out`` [B, V, 3, S, S] with the normalised views."""
-    with torch.cuda.device(out.device):
+    with torch.cuda.device(out.device) if out.is_cuda else nullcontext():  # CPU: in Triton's interpreter, for tests
         crops = _resampled(images, spec, plans, out.device)
         mixes = [plan.augmix for plan in plans if plan.augmix is not None]
         views, side = plans[0].views, spec.size
@@ -49,7 +50,7 @@ def fused_views(
             buffers, ends[:, 1:] = _run_chains(crops, mixes, side)
         chains = 3 if mixes else 0
         share = _to(shares[:, :, : chains + 1].reshape(-1, chains + 1), out.device)
-        grid = (len(plans) * views, 3, -(-side * side // _WIDE_BLOCK))
+        grid = (len(plans) * views, -(-side * side // _WIDE_BLOCK))
         kernels.mix_kernel[grid](
             crops, *buffers, share, _to(ends, out.device), norms, out, side * side, CHAINS=chains, BLOCK=_WIDE_BLOCK
         )
@@ -57,14 +58,15 @@ def fused_views(
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
     """A copy on the device that the host doesn't wait for: from pageable memory it would wait for the whole stream."""
-    return torch.from_numpy(np.ascontiguousarray(array)).pin_memory().to(device, non_blocking=True)
+    here = torch.from_numpy(np.ascontiguousarray(array))
+    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
 
 
 def _resampled(
     images: Sequence[Image.Image | Tensor], spec: ImageSpec, plans: Sequence[ViewPlan], device: torch.device
 ) -> Tensor:
-    """uint8 [B * V, 3, S, S]: the plain view and the crops of each picture."""
-    pixels, starts = _flat_pixels(images, device)
+    """Packed pixels [B * V, S, S]: the plain view and the crops of each picture."""
+    pixels, starts = _packed_pixels(images, device)
     plain, crops = [], []
     for number, (plan, start) in enumerate(zip(plans, starts, strict=True)):
         width, height = plan.size
@@ -79,7 +81,7 @@ def _resampled(
         rows[:, 10] = plan.flips
         rows[:, 11] = place + 1 + np.arange(plan.views - 1)
         crops.append(rows)
-    out = torch.empty(len(plans) * plans[0].views, 3, spec.size, spec.size, dtype=torch.uint8, device=device)
+    out = torch.empty(len(plans) * plans[0].views, spec.size, spec.size, dtype=torch.int32, device=device)
     blocks = -(-spec.size * spec.size // _BLOCK)
     for rows, name in (
         (np.array(plain), spec.interpolation),
@@ -92,19 +94,23 @@ def _resampled(
     return out
 
 
-def _flat_pixels(images: Sequence[Image.Image | Tensor], device: torch.device) -> tuple[Tensor, np.ndarray]:
-    """All pictures one after the other, [H, W, 3] each, and where each starts."""
+def _packed_pixels(images: Sequence[Image.Image | Tensor], device: torch.device) -> tuple[Tensor, np.ndarray]:
+    """All pictures' pixels one after the other, and where each picture starts."""
     flat = [
         torch.from_numpy(np.array(image)).view(-1)
         if isinstance(image, Image.Image)
         else image.permute(1, 2, 0).reshape(-1)
         for image in images
     ]
-    starts = np.concatenate([[0], np.cumsum([len(part) for part in flat])[:-1]])
-    if all(part.device.type == "cpu" for part in flat):
+    starts = np.concatenate([[0], np.cumsum([len(part) // 3 for part in flat])[:-1]])
+    if device.type == "cuda" and all(part.device.type == "cpu" for part in flat):
         pinned = torch.empty(sum(map(len, flat)), dtype=torch.uint8, pin_memory=True)
-        return torch.cat(flat, out=pinned).to(device, non_blocking=True), starts
-    return torch.cat([part.to(device) for part in flat]), starts
+        levels = torch.cat(flat, out=pinned).to(device, non_blocking=True)
+    else:
+        levels = torch.cat([part.to(device) for part in flat])
+    packed = torch.empty(len(levels) // 3, dtype=torch.int32, device=device)
+    kernels.pack_kernel[(-(-len(packed) // _WIDE_BLOCK),)](levels, packed, len(packed), BLOCK=_WIDE_BLOCK)
+    return packed, starts
 
 
 def _run_chains(crops: Tensor, mixes: Sequence[AugMixPlan], side: int) -> tuple[tuple[Tensor, Tensor], np.ndarray]:

@@ -3,6 +3,7 @@
 """Triton kernels of the views: resampling, AugMix's tables and steps, and the final mix, each over all views at once.
 
 Every kernel follows the arithmetic of the PIL operation it stands for, in float64 where PIL cuts or rounds a value.
+A pixel is one int32, red + 256 green + 65536 blue: what limits the kernels is the number of loads, not of bytes.
 """
 
 from __future__ import annotations
@@ -54,15 +55,26 @@ def _level(x):
 
 
 @_jit
+def pack_kernel(source, out, count, BLOCK: tl.constexpr):
+    """Pixels of three bytes -> of one int32."""
+    spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    valid = spot < count
+    red = tl.load(source + spot * 3, mask=valid, other=0).to(tl.int32)
+    green = tl.load(source + spot * 3 + 1, mask=valid, other=0).to(tl.int32)
+    blue = tl.load(source + spot * 3 + 2, mask=valid, other=0).to(tl.int32)
+    tl.store(out + spot, red | (green << 8) | (blue << 16), mask=valid)
+
+
+@_jit
 def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.constexpr):
-    """Antialiased resize of one box of one picture [H, W, 3] to one plane set [3, S, S], rounded after each axis.
+    """Antialiased resize of one box of one picture [H, W] to [S, S], rounded after each axis.
 
     Row of ``views`` (float64): start of the picture in ``pixels``, its width, box left, top, width, height, first
     output column and row wanted, scale across and down, flip, place in ``out``.
     """
     row = views + tl.program_id(0) * 12
     picture = pixels + tl.load(row).to(tl.int64)
-    stride = tl.load(row + 1).to(tl.int32) * 3  # one picture's bytes can be counted in 32 bits, a batch's can't
+    stride = tl.load(row + 1).to(tl.int32)  # one picture's pixels can be counted in 32 bits, a batch's can't
     left, top = tl.load(row + 2).to(tl.int32), tl.load(row + 3).to(tl.int32)
     width, height = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
     place = tl.load(row + 11).to(tl.int64)
@@ -75,21 +87,20 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
     red, green, blue = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
     for j in range(taps_y):
         down = tl.where(y0 + j < y1, _weight((away_y + j) * shrink_y, CUBIC), 0.0)
-        line = (top + tl.minimum(y0 + j, height - 1)) * stride + left * 3
+        line = (top + tl.minimum(y0 + j, height - 1)) * stride + left
         r, g, b = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
         for k in range(taps_x):
             across = tl.where(x0 + k < x1, _weight((away_x + k) * shrink_x, CUBIC), 0.0)
-            at = picture + line + tl.minimum(x0 + k, width - 1) * 3
-            r += across * tl.load(at, mask=valid, other=0).to(tl.float32)
-            g += across * tl.load(at + 1, mask=valid, other=0).to(tl.float32)
-            b += across * tl.load(at + 2, mask=valid, other=0).to(tl.float32)
+            pixel = tl.load(picture + line + tl.minimum(x0 + k, width - 1), mask=valid, other=0)
+            r += across * (pixel & 255).to(tl.float32)
+            g += across * ((pixel >> 8) & 255).to(tl.float32)
+            b += across * (pixel >> 16).to(tl.float32)
         red += down * _level(r / total_x)
         green += down * _level(g / total_x)
         blue += down * _level(b / total_x)
-    plane = out + place * 3 * side * side + spot
-    tl.store(plane, _level(red / total_y).to(tl.uint8), mask=valid)
-    tl.store(plane + side * side, _level(green / total_y).to(tl.uint8), mask=valid)
-    tl.store(plane + 2 * side * side, _level(blue / total_y).to(tl.uint8), mask=valid)
+    red, green, blue = _level(red / total_y), _level(green / total_y), _level(blue / total_y)
+    pixel = red.to(tl.int32) | (green.to(tl.int32) << 8) | (blue.to(tl.int32) << 16)
+    tl.store(out + place * side * side + spot, pixel, mask=valid)
 
 
 @_jit
@@ -97,11 +108,11 @@ def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
     """The lookup table of one channel: autocontrast, or equalize where the item's flag is set."""
     item, channel = tl.program_id(0), tl.program_id(1)
     picture = tl.load(items + item * 2).to(tl.int64)
-    plane = source + (picture * 3 + channel) * area
     counts = tl.zeros([256], tl.int32)
     for start in range(0, area, BLOCK):
         spot = start + tl.arange(0, BLOCK)
-        counts += tl.histogram(tl.load(plane + spot, mask=spot < area, other=0).to(tl.int32), 256)
+        pixel = tl.load(source + picture * area + spot, mask=spot < area, other=0)
+        counts += tl.histogram((pixel >> (8 * channel)) & 255, 256)
     values = tl.arange(0, 256)
     counts -= tl.where(values == 0, (BLOCK - area % BLOCK) % BLOCK, 0)  # the last block's filling
     low = tl.min(tl.where(counts > 0, values, 255), 0)
@@ -114,20 +125,22 @@ def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
         scale = tl.full([256], 255.0, tl.float64) / tl.maximum(high - low, 1).to(tl.float64)
         stretched = (values.to(tl.float64) * scale - low.to(tl.float64) * scale).to(tl.int32)
         table = tl.where(high > low, tl.minimum(tl.maximum(stretched, 0), 255), values)
-    tl.store(tables + (item * 3 + channel) * 256 + values, table.to(tl.uint8))
+    tl.store(tables + (item * 3 + channel) * 256 + values, table.to(tl.int32))
 
 
 @_jit
-def _warp(plane, x, y, dx, dy, side, inside):
-    """PIL's bilinear value at (x + dx, y + dy), edge pixels repeated, cut to a whole level."""
-    x0, x1 = tl.maximum(x, 0), tl.minimum(x + 1, side - 1)
-    y0, y1 = tl.maximum(y, 0) * side, tl.minimum(y + 1, side - 1) * side
-    a = tl.load(plane + y0 + x0, mask=inside, other=0).to(tl.float64)
-    b = tl.load(plane + y0 + x1, mask=inside, other=0).to(tl.float64)
-    c = tl.load(plane + y1 + x0, mask=inside, other=0).to(tl.float64)
-    d = tl.load(plane + y1 + x1, mask=inside, other=0).to(tl.float64)
-    upper, lower = a + (b - a) * dx, c + (d - c) * dx
-    return (upper + (lower - upper) * dy).to(tl.int32)
+def _wide(pixel, SHIFT: tl.constexpr):
+    """One channel in float64: 2^52 plus a whole number has that number in its low bits, which spares a conversion."""
+    channel = ((pixel >> SHIFT) & 255).to(tl.int64)
+    return (channel | 0x4330000000000000).to(tl.float64, bitcast=True) - 4503599627370496.0
+
+
+@_jit
+def _between(a, b, c, d, dx, dy, SHIFT: tl.constexpr):
+    """PIL's bilinear value of one channel, cut to a whole level."""
+    first, second = _wide(a, SHIFT), _wide(c, SHIFT)
+    upper, lower = first + (_wide(b, SHIFT) - first) * dx, second + (_wide(d, SHIFT) - second) * dx
+    return (upper + (lower - upper) * dy).to(tl.int32) << SHIFT
 
 
 @_jit
@@ -135,8 +148,8 @@ def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constex
     """One AugMix step of one picture. Row of ``items``: read from, write to, kind, argument of the kind."""
     item = tl.program_id(0)
     area = side * side
-    read = source + tl.load(items + item * 4).to(tl.int64) * 3 * area
-    write = target + tl.load(items + item * 4 + 1).to(tl.int64) * 3 * area
+    read = source + tl.load(items + item * 4).to(tl.int64) * area
+    write = target + tl.load(items + item * 4 + 1).to(tl.int64) * area
     kind, argument = tl.load(items + item * 4 + 2), tl.load(items + item * 4 + 3)
     spot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < area
@@ -149,40 +162,56 @@ def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constex
         u, v = u - 0.5, v - 0.5
         column, line = tl.floor(u), tl.floor(v)
         dx, dy = u - column, v - line
-        for channel in tl.static_range(3):
-            plane = read + channel * area
-            value = _warp(plane, column.to(tl.int32), line.to(tl.int32), dx, dy, side, inside)
-            tl.store(write + channel * area + spot, value.to(tl.uint8), mask=valid)
+        left, upper = column.to(tl.int32), line.to(tl.int32)  # edge pixels are repeated
+        x0, x1 = tl.maximum(left, 0), tl.minimum(left + 1, side - 1)
+        y0, y1 = tl.maximum(upper, 0) * side, tl.minimum(upper + 1, side - 1) * side
+        a = tl.load(read + y0 + x0, mask=inside, other=0)
+        b = tl.load(read + y0 + x1, mask=inside, other=0)
+        c = tl.load(read + y1 + x0, mask=inside, other=0)
+        d = tl.load(read + y1 + x1, mask=inside, other=0)
+        new = _between(a, b, c, d, dx, dy, 0) | _between(a, b, c, d, dx, dy, 8) | _between(a, b, c, d, dx, dy, 16)
     else:
+        pixel = tl.load(read + spot, mask=valid, other=0)
+        new = tl.zeros_like(pixel)
         for channel in tl.static_range(3):
-            old = tl.load(read + channel * area + spot, mask=valid, other=0).to(tl.int32)
+            old = (pixel >> (8 * channel)) & 255
             if kind == 0:
-                new = tl.load(tables + (argument * 3 + channel) * 256 + old, mask=valid, other=0).to(tl.int32)
+                level = tl.load(tables + (argument * 3 + channel) * 256 + old, mask=valid, other=0)
             elif kind == 1:
-                new = old - old % argument
+                level = old - old % argument
             else:
-                new = tl.where(old < argument, old, 255 - old)
-            tl.store(write + channel * area + spot, new.to(tl.uint8), mask=valid)
+                level = tl.where(old < argument, old, 255 - old)
+            new |= level << (8 * channel)
+    tl.store(write + spot, new, mask=valid)
 
 
 @_jit
 def mix_kernel(crops, even, odd, shares, ends, norms, out, area, CHAINS: tl.constexpr, BLOCK: tl.constexpr):
-    """The normalised weighted sum of a crop and its chains' results.
+    """The normalised weighted sum of a crop and its chains' results, into planes [3, S, S].
 
     Row of ``ends`` per chain: place of its result in the buffer ``even`` (>= 0) or ``odd`` (-1 - place).
     """
-    view, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    spot = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    view = tl.program_id(0).to(tl.int64)
+    spot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < area
-    plane = (view * 3 + channel) * area + spot
-    total = tl.load(crops + plane, mask=valid, other=0).to(tl.float32) * tl.load(shares + view * (CHAINS + 1))
+    pixel = tl.load(crops + view * area + spot, mask=valid, other=0)
+    share = tl.load(shares + view * (CHAINS + 1))
+    red, green, blue = _share(pixel, share, 0), _share(pixel, share, 8), _share(pixel, share, 16)
     for chain in tl.static_range(CHAINS):
         share = tl.load(shares + view * (CHAINS + 1) + 1 + chain)
         end = tl.load(ends + view * CHAINS + chain).to(tl.int64)
         if end >= 0:
-            value = tl.load(even + (end * 3 + channel) * area + spot, mask=valid & (share > 0), other=0)
+            pixel = tl.load(even + end * area + spot, mask=valid, other=0)
         else:
-            value = tl.load(odd + ((-1 - end) * 3 + channel) * area + spot, mask=valid & (share > 0), other=0)
-        total += value.to(tl.float32) * share
-    mean, std = tl.load(norms + channel), tl.load(norms + 3 + channel)
-    tl.store(out + plane, (total / 255.0 - mean) / std, mask=valid)
+            pixel = tl.load(odd + (-1 - end) * area + spot, mask=valid, other=0)
+        red, green = red + _share(pixel, share, 0), green + _share(pixel, share, 8)
+        blue += _share(pixel, share, 16)
+    plane = out + view * 3 * area + spot
+    tl.store(plane, (red / 255.0 - tl.load(norms)) / tl.load(norms + 3), mask=valid)
+    tl.store(plane + area, (green / 255.0 - tl.load(norms + 1)) / tl.load(norms + 4), mask=valid)
+    tl.store(plane + 2 * area, (blue / 255.0 - tl.load(norms + 2)) / tl.load(norms + 5), mask=valid)
+
+
+@_jit
+def _share(pixel, share, SHIFT: tl.constexpr):
+    return ((pixel >> SHIFT) & 255).to(tl.float32) * share

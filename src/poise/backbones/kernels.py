@@ -1,0 +1,183 @@
+# mypy: ignore-errors
+# Kernel bodies are Triton's language, which only looks like Python; type checkers have no stubs for it.
+"""Triton kernels of a transformer block's steps that are bound by memory: each reads and writes its rows once."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no Triton for this platform: `available` is False and nothing here is ever launched
+    triton = None
+
+available = triton is not None
+_jit = triton.jit if available else lambda function: function
+
+GELU, QUICK_GELU = 0, 1
+
+
+def on(tensor):
+    """Where a kernel on this tensor is to be launched; on a CPU Triton's interpreter runs it, for tests."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+@_jit
+def norm_kernel(x, shift, weight, bias, out, epsilon, width, period, FREE: tl.constexpr, BLOCK: tl.constexpr):
+    """Layer norm of one row plus its shift; rows come in groups of ``period``, FREE rows are left out before each."""
+    row = tl.program_id(0)
+    group = row // period
+    spot = tl.arange(0, BLOCK)
+    valid = spot < width
+    value = tl.load(x + row.to(tl.int64) * width + spot, mask=valid, other=0).to(tl.float32)
+    value += tl.load(shift + (row - group * period) * width + spot, mask=valid, other=0).to(tl.float32)
+    mean = tl.sum(value, 0) / width
+    away = tl.where(valid, value - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(away * away, 0) / width + epsilon)
+    gain = tl.load(weight + spot, mask=valid, other=0).to(tl.float32)
+    base = tl.load(bias + spot, mask=valid, other=0).to(tl.float32)
+    place = (row + (group + 1) * FREE).to(tl.int64) * width
+    tl.store(out + place + spot, away * scale * gain + base, mask=valid)
+
+
+@_jit
+def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """GELU or QuickGELU of every element.
+
+    The normal distribution function is Abramowitz and Stegun's 7.1.26, within 1e-7: far below half precision's steps,
+    and less work than an exact erf, which takes longer than the memory.
+    """
+    spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    valid = spot < count
+    value = tl.load(x + spot, mask=valid, other=0).to(tl.float32)
+    if KIND == 0:
+        size = tl.abs(value) * 0.7071067811865476
+        t = 1.0 / (1.0 + 0.3275911 * size)
+        series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+        tail = 0.5 * series * tl.exp2(size * size * -1.4426950408889634)  # beyond |value|
+        result = value * tl.where(value < 0, tail, 1.0 - tail)
+    else:
+        result = value / (1.0 + tl.exp2(value * -2.4554669595930155))  # 1.702 log2(e)
+    tl.store(out + spot, result, mask=valid)
+
+
+@_jit
+def _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale):
+    """Attention weights [W, K] of one tile: of ``mask``, or causal for the prefix."""
+    inside = asks[:, None] & sees[None, :]
+    place = mask + (tile * width + index[:, None]) * (prefix + width) + index[None, :]
+    hidden = tl.load(place, mask=inside & own[:, None], other=0).to(tl.float32)
+    near = tl.dot(q, tl.trans(k)) * scale + hidden
+    near = tl.where(inside & (own[:, None] | (index[None, :] <= index[:, None])), near, float("-inf"))
+    near = tl.where(asks[:, None], near, 0.0)  # rows that are not there: anything finite
+    weights = tl.exp(near - tl.max(near, 1)[:, None])
+    return weights / tl.sum(weights, 1)[:, None]
+
+
+@_jit
+def attention_kernel(
+    joint, mask, out, tiles, width, prefix, rows, scale, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """What one head gives for one tile of one image: ``joint`` [B, rows, 3, H, hd] -> ``out`` [B, rows, H, hd].
+
+    Rows are the P tokens of the prefix, then n tiles of W; ``mask`` is [n, W, P + W]. Tile n is the prefix itself.
+    """
+    tile, head, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    index, depth = tl.arange(0, BLOCK), tl.arange(0, SIZE)
+    own = index * 0 + tile < tiles  # the same for all, as a mask
+    asks = index < tl.where(own, width, prefix)
+    sees = index < tl.where(own, prefix + width, prefix)
+    query_row = tl.where(own, prefix + tile * width, 0) + index
+    key_row = tl.where(index < prefix, index, tile * width + index)
+    spot = head * SIZE + depth[None, :]
+    mine = joint + image * rows * 3 * HEADS * SIZE + spot
+    q = tl.load(mine + query_row[:, None] * 3 * HEADS * SIZE, mask=asks[:, None], other=0)
+    k = tl.load(mine + (key_row[:, None] * 3 + 1) * HEADS * SIZE, mask=sees[:, None], other=0)
+    v = tl.load(mine + (key_row[:, None] * 3 + 2) * HEADS * SIZE, mask=sees[:, None], other=0)
+    weights = _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale)
+    mixed = tl.dot(weights.to(v.dtype), v)
+    tl.store(out + (image * rows + query_row[:, None]) * HEADS * SIZE + spot, mixed, mask=asks[:, None])
+
+
+@_jit
+def activation_back_kernel(gradient, x, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """``gradient`` [B, count] times the activation's derivative at ``x`` [count], in place."""
+    spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    valid = spot < count
+    value = tl.load(x + spot, mask=valid, other=0).to(tl.float32)
+    if KIND == 0:
+        size = tl.abs(value) * 0.7071067811865476
+        t = 1.0 / (1.0 + 0.3275911 * size)
+        series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+        bell = tl.exp2(size * size * -1.4426950408889634)
+        below = tl.where(value < 0, 0.5 * series * bell, 1.0 - 0.5 * series * bell)
+        slope = below + value * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
+    else:
+        open_ = 1.0 / (1.0 + tl.exp2(value * -2.4554669595930155))
+        slope = open_ * (1.0 + 1.702 * value * (1.0 - open_))
+    place = gradient + tl.program_id(1).to(tl.int64) * count + spot
+    tl.store(place, tl.load(place, mask=valid, other=0).to(tl.float32) * slope, mask=valid)
+
+
+@_jit
+def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, BLOCK: tl.constexpr):
+    """Add to ``total`` [B, rows, E] the gradient through a layer norm at ``x`` [rows, E]."""
+    row, image = tl.program_id(0), tl.program_id(1)
+    spot = tl.arange(0, BLOCK)
+    valid = spot < width
+    value = tl.load(x + row.to(tl.int64) * width + spot, mask=valid, other=0).to(tl.float32)
+    mean = tl.sum(value, 0) / width
+    away = tl.where(valid, value - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(away * away, 0) / width + epsilon)
+    unit = away * scale
+    place = (image.to(tl.int64) * rows + row) * width + spot
+    slope = tl.load(gradient + place, mask=valid, other=0).to(tl.float32)
+    slope *= tl.load(weight + spot, mask=valid, other=0).to(tl.float32)
+    change = scale * (slope - tl.sum(slope, 0) / width - unit * (tl.sum(slope * unit, 0) / width))
+    old = tl.load(total + place, mask=valid, other=0).to(tl.float32)
+    tl.store(total + place, old + change, mask=valid)
+
+
+@_jit
+def attention_back_kernel(
+    joint, slopes, mask, out, shared, tiles, width, prefix, rows, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one tile's queries, keys and values, of one head and image.
+
+    ``joint`` [rows, 3, H, hd] and ``mask`` [n, W, P + W] are all images'; ``slopes`` [B, rows, H, hd] are of the heads'
+    outputs; ``out`` is [B, rows, 3, H, hd]. Every tile sees the prefix, so the gradients of its keys and values go to
+    ``shared`` [B, n + 1, P, 2, H, hd], one part for each tile. Tile n is the prefix itself.
+    """
+    tile, head, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    index, depth = tl.arange(0, BLOCK), tl.arange(0, SIZE)
+    own = index * 0 + tile < tiles  # the same for all, as a mask
+    asks = index < tl.where(own, width, prefix)
+    sees = index < tl.where(own, prefix + width, prefix)
+    query_row = tl.where(own, prefix + tile * width, 0) + index
+    key_row = tl.where(index < prefix, index, tile * width + index)
+    step = 3 * HEADS * SIZE
+    spot = head * SIZE + depth[None, :]
+    q = tl.load(joint + query_row[:, None] * step + spot, mask=asks[:, None], other=0)
+    k = tl.load(joint + key_row[:, None] * step + HEADS * SIZE + spot, mask=sees[:, None], other=0)
+    v = tl.load(joint + key_row[:, None] * step + 2 * HEADS * SIZE + spot, mask=sees[:, None], other=0)
+    wanted = slopes + (image * rows + query_row[:, None]) * (HEADS * SIZE) + spot
+    g = tl.load(wanted, mask=asks[:, None], other=0)
+    weights = _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale)
+    back = tl.dot(g, tl.trans(v))
+    back = weights * (back - tl.sum(weights * back, 1)[:, None]) * scale
+    low = back.to(k.dtype)
+    dq = tl.dot(low, k)
+    dk = tl.dot(tl.trans(low), q)
+    dv = tl.dot(tl.trans(weights.to(k.dtype)), g)
+    tl.store(out + (image * rows + query_row[:, None]) * step + spot, dq, mask=asks[:, None])
+    mine = out + (image * rows + key_row[:, None]) * step + spot
+    keep = sees[:, None] & (index[:, None] >= prefix)
+    tl.store(mine + HEADS * SIZE, dk, mask=keep)
+    tl.store(mine + 2 * HEADS * SIZE, dv, mask=keep)
+    part = shared + ((image * (tiles + 1) + tile) * prefix + index[:, None]) * (2 * HEADS * SIZE) + spot
+    tl.store(part, dk, mask=index[:, None] < prefix)
+    tl.store(part + HEADS * SIZE, dv, mask=index[:, None] < prefix)
