@@ -1,14 +1,21 @@
-"""Conformance checks for what others add: an objective or a backbone that passes them works everywhere in poise.
+"""Conformance checks for what others add: an objective, a backbone or a memory that passes them works in all of poise.
 
 Each check raises AssertionError with what was expected. They use nothing but the public protocols.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
+from poise import methods
+from poise.backbones import load
 from poise.prompts import start_prompt, tokenise
+from poise.tuning import PromptMemory, StreamTuner
 from poise.types import DualEncoder, Objective, Outputs, Prompt
 
 _LABELS = ("cat", "great white shark", "dog")
@@ -145,3 +152,107 @@ def _check_logits(encoder: DualEncoder) -> None:
     _require(
         bool((logits - expected).abs().max() <= 1e-3 * max(1.0, encoder.scale)), "logits are scale * cosine + bias"
     )
+
+
+MakeMemory = Callable[[Tensor, int], PromptMemory]  # the starting state [M, E], the number of slots
+_SLOTS = 3
+
+
+def check_memory(make: MakeMemory) -> None:
+    """Raise AssertionError where the memories that ``make`` gives break what an ordered stream relies on.
+
+    Checked by scripted uses, and in a stream of DynaPrompt's: the starting state, capacity, the same decisions each
+    time, a moment that can be brought back, and images that leave no trace because something was not finite.
+    """
+    _check_capacity(make)
+    _check_moments(make)
+    for variant in ("described", "as-published"):
+        _check_stream(make, variant)
+
+
+def _remember(condition: bool, rule: str) -> None:
+    if not condition:
+        raise AssertionError(f"This memory does not conform: {rule}.")
+
+
+def _start() -> Tensor:
+    return torch.arange(8.0).view(2, 4)
+
+
+def _use(memory: PromptMemory, image: int) -> int:
+    """One image's part: a fresh slot is tuned, and on every other image a used one with it."""
+    slot = memory.fresh()
+    picked = [slot, *[used for used in memory.used() if used != slot][: image % 2]]
+    values = memory.values.clone()
+    values[picked] += 1 + image
+    memory.finish(picked, values)
+    return slot
+
+
+def _moment(memory: PromptMemory) -> tuple[Tensor, list[int]]:
+    return memory.values.clone(), list(memory.used())
+
+
+def _same(one: tuple[Tensor, list[int]], other: tuple[Tensor, list[int]]) -> bool:
+    return torch.equal(one[0], other[0]) and one[1] == other[1]
+
+
+def _check_capacity(make: MakeMemory) -> None:
+    memory, start = make(_start(), _SLOTS), _start()
+    _remember(memory.ordered, "'ordered' must be True, or a stream could be split")
+    _remember(not memory.used(), "a new memory has no used slots")
+    _remember(torch.equal(memory.values, start.expand(_SLOTS, 2, 4)), "a new memory holds the start in every slot")
+    for image in range(4 * _SLOTS):
+        slot = memory.fresh()
+        _remember(slot in range(_SLOTS), f"fresh() must give one of {_SLOTS} slots")
+        _remember(torch.equal(memory.values[slot], start), "a fresh slot must hold the start")
+        _remember(slot not in memory.used(), "a fresh slot is not a used one")
+        _remember(memory.fresh() == slot, "fresh() must give the same slot until it is used")
+        _use(memory, image)
+        used = memory.used()
+        _remember(slot in used, "a slot that was finished is used")
+        _remember(len(set(used)) == len(used) <= _SLOTS, f"it must never hold more than its {_SLOTS} slots")
+        _remember(memory.values.shape == (_SLOTS, 2, 4), "values must keep their shape [size, M, E]")
+
+
+def _check_moments(make: MakeMemory) -> None:
+    one, other = make(_start(), _SLOTS), make(_start(), _SLOTS)
+    for image in range(2 * _SLOTS):
+        _remember(_use(one, image) == _use(other, image), "the same uses must lead to the same slots")
+    kept, before = one.state(), _moment(one)
+    later = [(_use(one, image), _moment(one)) for image in range(_SLOTS + 1)]
+    again = make(_start(), _SLOTS)
+    again.reset(*kept)
+    _remember(_same(_moment(again), before), "state() must keep a moment, whatever is used after it")
+    for image, (slot, moment) in enumerate(later):
+        _remember(_use(again, image) == slot and _same(_moment(again), moment), "reset() must go on as if never left")
+    kept, before = one.state(), _moment(one)
+    one.fresh()
+    one.reset(*kept)
+    _remember(_same(_moment(one), before), "reset() after fresh() must leave no trace")
+
+
+def _check_stream(make: MakeMemory, variant: str) -> None:
+    encoder, chosen = load("tiny", device="cpu", dtype="float64"), [methods.get("tpt", lr=0.02)]
+    classes, generator = tokenise(encoder, _LABELS), torch.Generator().manual_seed(5)
+    images = torch.nn.functional.normalize(
+        torch.randn(1, 1, 32, dtype=torch.float64, generator=generator)
+        + torch.randn(8, 6, 32, dtype=torch.float64, generator=generator),
+        dim=-1,
+    )
+
+    def begin() -> StreamTuner:
+        return StreamTuner(encoder, classes, chosen, size=_SLOTS, variant=variant, memory=make)
+
+    whole = begin().predict(images)["tpt"].logits
+    _remember(torch.equal(begin().predict(images)["tpt"].logits, whole), "two streams must answer alike")
+    first, second = begin(), begin()
+    head = first.predict(images[:5])["tpt"].logits
+    with tempfile.TemporaryDirectory() as folder:
+        first.save(Path(folder))
+        second.restore(Path(folder))
+    moment = _moment(second.streams["tpt"].memory)
+    second.predict(torch.full_like(images[:1], torch.nan))
+    _remember(_same(_moment(second.streams["tpt"].memory), moment), "an image that isn't finite must leave no trace")
+    rest = second.predict(images[5:])["tpt"].logits
+    _remember(torch.equal(torch.cat([head, rest]), whole), "a stream must go on after save and restore, bit by bit")

@@ -12,6 +12,7 @@ from poise.backbones import load
 from poise.backbones.tiny import tiny_model
 from poise.errors import BadCheckpoint, InvalidOption
 from poise.prompts import start_prompt, tokenise
+from poise.testing import check_memory
 from poise.tuning.dynaprompt import DynaPrompt
 from poise.tuning.memory import PromptMemory, pick_as_published, pick_described, probability_difference
 from poise.tuning.stream import StreamTuner, restore_memory, save_memory
@@ -178,3 +179,43 @@ def test_unknown_variants_and_sizes_are_refused(encoder) -> None:
         DynaPrompt(encoder, classes, methods.get("tpt"), variant="paper")
     with pytest.raises(InvalidOption, match="size is 0"):
         DynaPrompt(encoder, classes, methods.get("tpt"), size=0)
+
+
+class FirstInFirstOut(PromptMemory):
+    """Gives up the prompt that came first, however often it was used since."""
+
+    def finish(self, picked, values):
+        self.values = values
+        for slot in picked:
+            if not self.uses[slot]:
+                self.order.remove(slot)
+                self.order.append(slot)
+            self.uses[slot] += 1
+
+
+class Forgets(FirstInFirstOut):
+    """Hands out its own lists, so that a kept moment moves on with it."""
+
+    def state(self):
+        return self.values, self.order, self.uses
+
+    def reset(self, values, order, uses):
+        self.values, self.order, self.uses = values, order, uses
+
+
+class Hoards(PromptMemory):
+    """Never gives a prompt up."""
+
+    def fresh(self):
+        return next((slot for slot in self.order if not self.uses[slot]), self.order[0])
+
+
+@pytest.mark.parametrize("memory", [PromptMemory, FirstInFirstOut])
+def test_memories_conform(memory) -> None:
+    check_memory(memory)
+
+
+@pytest.mark.parametrize(("memory", "rule"), [(Forgets, "keep a moment"), (Hoards, "must hold the start")])
+def test_memories_that_do_not_conform_are_told_why(memory, rule) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check_memory(memory)

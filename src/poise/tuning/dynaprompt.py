@@ -62,6 +62,7 @@ class DynaPrompt:
         *,
         start: Prompt | None = None,
         texts: ClassTexts | None = None,
+        memory: Callable[[Tensor, int], PromptMemory] = PromptMemory,
     ) -> None:
         if variant not in VARIANTS:
             raise InvalidOption(f"variant={variant!r} is not accepted.", hint=f"Accepted: {', '.join(VARIANTS)}.")
@@ -73,7 +74,7 @@ class DynaPrompt:
         context = context.to(torch.promote_types(context.dtype, torch.float32))
         self._published = variant == "as-published"
         self._base = context if self._published else torch.zeros_like(context)
-        self.memory = PromptMemory(context - self._base, size)
+        self.memory = memory(context - self._base, size)
         self.kept: dict[int, Tensor] = {}  # text features [C, D] of used slots; "described" never computes them twice
         self.seen = 0
         self.picked: list[list[int]] = []  # of the last call, image by image

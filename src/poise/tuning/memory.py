@@ -16,7 +16,11 @@ from poise.objectives import view_entropy
 
 
 class PromptMemory:
-    """A fixed number of slots, in the order of their last use. A slot that was never used is in the starting state."""
+    """A fixed number of slots, in the order of their last use. A slot that was never used is in the starting state.
+
+    A memory of another kind overrides `fresh` (whose prompt is given up) or `finish` (what a use changes), and goes to
+    `DynaPrompt` or `StreamTuner` as ``memory``; `poise.testing.check_memory` judges it.
+    """
 
     ordered = True  # the stream's order matters, so a stream is never split
 

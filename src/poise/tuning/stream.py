@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from poise.forward import ClassTexts
 from poise.prompts import start_prompt
 from poise.prompts.store import hash_labels
 from poise.tuning.dynaprompt import DynaPrompt
+from poise.tuning.memory import PromptMemory
 from poise.tuning.step import Recipe, check_names
 from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
 
@@ -38,11 +39,13 @@ class StreamTuner:
         *,
         size: int = 10,
         variant: str = "described",
+        memory: Callable[[Tensor, int], PromptMemory] = PromptMemory,
     ) -> None:
         check_names(methods)
         self.texts = ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
         self.streams = {
-            method.name: DynaPrompt(encoder, classes, method, size, variant, texts=self.texts) for method in methods
+            method.name: DynaPrompt(encoder, classes, method, size, variant, texts=self.texts, memory=memory)
+            for method in methods
         }
 
     def predict(self, image_features: Tensor) -> dict[str, Adapted]:
