@@ -13,6 +13,7 @@ from poise.prompts.template import DEFAULT_TEMPLATE, Template
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 _SHOWN = 5  # how many offenders an error names before it counts the rest
+_MOST_LETTERS = 60  # of a label in a message
 
 
 def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, ...]:
@@ -98,6 +99,11 @@ def _spoken(label: str) -> str:
     return label.replace("_", " ")
 
 
+def _told(label: str) -> str:
+    """A label as a message shows it: recognisable, and never pages long."""
+    return repr(label if len(label) <= _MOST_LETTERS else f"{label[: _MOST_LETTERS - 3]}...")
+
+
 def _some(items: list[str]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return "; ".join(items[:_SHOWN]) + more
@@ -116,7 +122,7 @@ def _check_prefix(rows: list[list[int]], labels: Sequence[str], prefix: list[int
     for label, row in zip(labels, rows, strict=True):
         if row[: len(prefix)] != prefix:
             raise BadTemplate(
-                f"The model's tokenizer merges the words {template.before!r} with the label {label!r}.",
+                f"The model's tokenizer merges the words {template.before!r} with the label {_told(label)}.",
                 hint="Put a space between the template's words and the class name.",
             )
 
@@ -134,7 +140,7 @@ def _after(
         words = words or row[at:stop]
         if row[at:stop] != words or at < len(head) - end or stop < len(body) - end:
             raise BadTemplate(
-                f"The model's tokenizer merges the words {template.after!r} with the label {name!r} or with the tail.",
+                f"The model's tokenizer merges the words {template.after!r} with the label {_told(name)} or with the tail.",
                 hint="Put a space between the class name and the template's words.",
             )
         slots.append(list(range(at, at + len(words))))
@@ -152,7 +158,7 @@ def _check_specials(rows: list[list[int]], labels: Sequence[str], end: list[int]
     """The text feature is read at the end token, so a label must not bring another one."""
     for label, row in zip(labels, rows, strict=True):
         if end and end[0] in row[: len(row) - len(end)]:
-            raise BadLabels(f"The label {label!r} contains the model's end-of-text token.", hint="Remove it.")
+            raise BadLabels(f"The label {_told(label)} contains the model's end-of-text token.", hint="Remove it.")
 
 
 def _fit(
@@ -162,7 +168,7 @@ def _fit(
     long = [i for i, row in enumerate(rows) if len(row) > limit]
     if not long:
         return rows
-    named = [f"{labels[i]!r} ({len(rows[i])} tokens)" for i in long]
+    named = [f"{_told(labels[i])} ({len(rows[i])} tokens)" for i in long]
     if not truncate:
         raise BadLabels(
             f"Too long under the template {template.text!r}: {_some(named)}; the model reads {limit} tokens.",
