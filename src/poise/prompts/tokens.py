@@ -140,7 +140,7 @@ def _after(
         words = words or row[at:stop]
         if row[at:stop] != words or at < len(head) - end or stop < len(body) - end:
             raise BadTemplate(
-                f"The model's tokenizer merges the words {template.after!r} with the label {_told(name)} or with the tail.",
+                f"The model's tokenizer merges the words {template.after!r} with the label {_told(name)} or the tail.",
                 hint="Put a space between the class name and the template's words.",
             )
         slots.append(list(range(at, at + len(words))))
