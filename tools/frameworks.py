@@ -76,7 +76,7 @@ class Setting:
         # Split files go class after class, which would be no stream.
         self.images = images.subset(options.limit or len(images))
         self.labels = np.array([item.label for item in self.images.items])
-        self.classes = tokenise(self.encoder, self.images.classes, self.images.template)
+        self.classes = tokenise(self.encoder, self.images.classes, self.images.template, repeats=True)
         where = torch.cuda.get_device_name() if self.encoder.device.type == "cuda" else "CPU"
         self.report.say(f"<!-- {self.encoder.name}, {self.encoder.dtype}, {where}, {len(self.images)} test images -->")
 

@@ -12,7 +12,7 @@ from oracles.text import text_features
 from poise.backbones import load
 from poise.backbones.tiny import tiny_model
 from poise.errors import BadCheckpoint, InvalidOption
-from poise.inits import cocoop, coop
+from poise.inits import cocoop, coop, maple
 from poise.prompts.store import StoredPrompt
 from poise.types import DualEncoder, Prompt
 
@@ -85,6 +85,15 @@ def test_words_are_a_beginning(encoder) -> None:
     classes, context, facts = coop.begin(encoder, LABELS, coop.Shape(words="a photo of a"), 0)
     assert facts.template == "a photo of a {}."
     assert torch.equal(context, encoder.embed(classes.ids[0, 1:5]))
+
+
+def test_classes_may_share_a_name_as_two_pairs_of_imagenet_do(encoder) -> None:
+    features, targets = shots()
+    for fit in (coop.fit, cocoop.fit):
+        stored = fit(encoder, ["cat", "missile", "missile"], features, targets, recipe=coop.FewShot(epochs=1))
+        assert stored.tensors["context"].isfinite().all()
+    fresh = maple.fresh(encoder, ["missile", "missile"], tokens=2, depth=1, seed=1)
+    assert fresh.context.isfinite().all()
 
 
 def test_templates_of_placeholders() -> None:

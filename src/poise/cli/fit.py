@@ -122,7 +122,7 @@ def fpp(
     """FPP: a start whose text features hardly move under noise, fitted without images."""
     from poise.inits import fpp as init
 
-    labels = _labels(labels_file) if labels_file else list(_open(dataset, data, 0, 1, split="test").classes)
+    labels = _labels(labels_file) if labels_file else _names(_open(dataset, data, 0, 1, split="test"))
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)
 
@@ -151,7 +151,7 @@ def temperature(
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     found = encode(images, encoder, views=1, cache=cache)
-    classes = tokenise(encoder, images.classes, images.template)
+    classes = tokenise(encoder, images.classes, images.template, repeats=True)
     tuner = make_tuner(encoder, classes, [methods.get("zero-shot")], init=init)
     if tuner.reads != "features":
         raise InvalidOption(f"'{init}' has image prompts.", hint="Temperature scaling reads plain features: use coop.")
@@ -232,6 +232,11 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
     if ":" in dataset:  # a folder has no splits and no draw
         return datasets.open(dataset)
     return datasets.open(dataset, data, split=split, shots=shots or None, seed=seed)
+
+
+def _names(images: ImageSet) -> list[str]:
+    """Each class name once: among ImageNet's published ones, two stand for two classes each."""
+    return list(dict.fromkeys(images.classes))
 
 
 def _labels(path: Path) -> list[str]:

@@ -101,7 +101,7 @@ def begin(encoder: DualEncoder, labels: Sequence[str], shape: Shape, seed: int) 
     if shape.words and "{" not in template:
         template = f"{template.strip()} {{}}."
     option = "auto" if shape.words else context_option(shape.position, shape.tokens)
-    classes = tokenise(encoder, labels, template, context=option)
+    classes = tokenise(encoder, labels, template, context=option, repeats=True)  # ImageNet has two names twice
     context = start_prompt(encoder, classes).context[0]
     context = context.to(torch.promote_types(context.dtype, torch.float32))
     if shape.class_specific:

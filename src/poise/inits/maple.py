@@ -120,7 +120,7 @@ def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: in
         raise InvalidOption(
             f"depth is {depth}.", hint=f"The image tower has {tower.depth} layers: give 1..{tower.depth}."
         )
-    classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens)
+    classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens, repeats=True)
     context = start_prompt(encoder, classes).context
     context = context.to(torch.promote_types(context.dtype, torch.float32))
     generator, width = torch.Generator().manual_seed(seed), context.shape[-1]
@@ -151,7 +151,7 @@ def fit(
 ) -> StoredPrompt:
     """Fit coupled prompts; ``pictures(epoch, rows)`` gives the normalised crops [n, 3, S, S] of some images."""
     coupled = fresh(encoder, labels, tokens=tokens, depth=depth, seed=recipe.seed)
-    classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens)
+    classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens, repeats=True)
     texts, views = ClassTexts(encoder, classes, coupled.text()), PromptedViews(encoder)
     parameters = {name: part.clone().requires_grad_() for name, part in coupled.parts().items()}
     optimiser = torch.optim.SGD(
