@@ -1,6 +1,6 @@
 """Measure the frameworks on real images: CoOp against zero-shot, FPP and calibration, DynaPrompt along a stream.
 
-    python tools/frameworks.py --data DATA --work WORK coop fpp dynaprompt baselines --out frameworks.md
+    python tools/frameworks.py coop fpp dynaprompt baselines --data DATA --work WORK --out frameworks.md
 
 Features are encoded once and kept in WORK, in batch on a GPU; a processor is enough, but slow. Results are printed as
 Markdown, written to --out, and appended as numbers to WORK/results.jsonl. Test images are the whole test split, or
@@ -122,7 +122,7 @@ class Setting:
     @cached_property
     def from_words(self) -> dict[str, Scores]:
         """Every method, each image for itself, from the template's words."""
-        return self.scores(self.views, ALL, Options(expected_images=len(self.images)))
+        return self.scores(self.views, ALL, Options())
 
     def tell(self, title: str, difference: str, rows: list[Row]) -> None:
         facts = {name: str(value) for name, value in vars(self.options).items()}
@@ -174,7 +174,7 @@ def measure_fpp(setting: Setting) -> None:
     found = []
     for seed in setting.options.fpp_seeds:
         path, flat[f"FPP, seed {seed}"] = fitted_fpp(setting, seed)
-        found.append(setting.scores(setting.views, ALL, Options(expected_images=len(setting.images)), init=path))
+        found.append(setting.scores(setting.views, ALL, Options(), init=path))
     setting.report.say("", "Sharpness: " + ", ".join(f"{name} {value:.4f}" for name, value in flat.items()) + ".")
     rows = []
     for method in methods.names():
