@@ -91,7 +91,7 @@ class Row:
 
 
 def _shown(score: Score, bounds: tuple[float, float], sign: str) -> str:
-    low, high = bounds
+    low, high = (round(bound, 2) for bound in bounds)  # what isn't seen isn't marked
     clear = "*" if sign and (low > 0 or high < 0) else ""
     return f"{score.value:{sign}.2f}{clear} [{low:{sign}.2f}, {high:{sign}.2f}]"
 

@@ -41,6 +41,13 @@ def test_a_mean_over_seeds_and_its_row() -> None:
     assert row.record()["accuracy"][2] <= 100
 
 
+def test_a_difference_of_rounding_is_not_marked() -> None:
+    right = [True] * 60 + [False] * 40
+    before, after = (paired.scores(*answers(right, sure)) for sure in (0.75, 0.75 + 1e-9))
+    change = paired.Row("same", after, before).cells()[3]
+    assert change == "+0.00 [+0.00, +0.00]"
+
+
 def test_a_report_keeps_what_was_told(tmp_path) -> None:
     report = paired.Report(tmp_path / "deep" / "out.md", tmp_path / "records.jsonl")
     own = paired.scores(*answers([True] * 9 + [False], 0.6))
