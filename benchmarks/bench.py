@@ -22,8 +22,6 @@ from poise.tuning import Tuner
 from poise.types import ClassTokens
 from poise.views import ViewPlan, plan_views
 
-LONG = 100_000  # images that a long run is told to expect
-
 
 @dataclass
 class Bench:
@@ -41,8 +39,8 @@ class Bench:
         shown = "  ".join(f"{key}={_short(value)}" for key, value in values.items())
         print(f"{part:8s} {shown}", flush=True)
 
-    def tuner(self, classes: ClassTokens, names: Sequence[str] = ("tpt",), expected: int = LONG) -> Tuner:
-        return Tuner(self.encoder, classes, [methods.get(name) for name in names], expected_images=expected)
+    def tuner(self, classes: ClassTokens, names: Sequence[str] = ("tpt",)) -> Tuner:
+        return Tuner(self.encoder, classes, [methods.get(name) for name in names])
 
     def plain_loop(self, classes: ClassTokens) -> PlainLoop:
         start = start_prompt(self.encoder, classes).context[0].float()

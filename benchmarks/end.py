@@ -41,7 +41,7 @@ def end(bench: Bench) -> None:
         bench.kept["plain"] = _plain_rate(bench, classes, plain_files)
     wanted, (plain_rate, plain_host) = bench.kept["wanted"], bench.kept["plain"]
     items = [Item(str(number), 0, Held(files[number % len(files)])) for number in range(options.images)]
-    tuner = bench.tuner(classes, expected=options.expected)
+    tuner = bench.tuner(classes)
     with Readers(options.threads) if bench.device.type == "cuda" else nullcontext() as readers:
         for batch in options.end_batch or [options.batch]:
             ours = _Ours(bench, tuner, readers, batch)

@@ -1,8 +1,8 @@
 """Speed of poise against the plain published loop, in one run: ``python benchmarks/speed.py --help``.
 
-Parts: compile (the image tower, for the parts after it), compute (views given: the image tower, the text side and the
-whole step), text (features given), methods (seven against one), classes (cost and memory against the number of labels),
-views (made on the device against PIL), end (from JPEG bytes to probabilities).
+Parts: compute (views given: the image tower, the text side and the whole step), text (features given), methods (seven
+against one), classes (cost and memory against the number of labels), views (made on the device against PIL), end (from
+JPEG bytes to probabilities).
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import torch
-from bench import LONG, Bench, pictures_of, plan_of
+from bench import Bench, pictures_of, plan_of
 from end import end
 from fixtures import encoder_of, jpegs, labels, random_clip
 from open_clip.model import CLIP
 from torch import Tensor
 
 from poise import methods
-from poise.backbones.compiling import compile_images
 from poise.backbones.encoder import Encoder
 from poise.backbones.openclip_load import CONFIG_NAME, build
 from poise.backbones.pocket import FOLDER as POCKET
@@ -33,18 +31,7 @@ from poise.prompts import start_prompt, tokenise
 from poise.tuning import Tuner
 from poise.views import make_views, make_views_batched
 
-PARTS = ("compile", "compute", "text", "methods", "classes", "views", "end")
-
-
-def compiled(bench: Bench) -> None:
-    """Compile the image tower, for the parts that follow."""
-    began = time.perf_counter()
-    encoder = bench.encoder
-    compile_images(encoder)
-    size = encoder.image.size
-    encoder.encode_images(torch.zeros(1, encoder.chunk, 3, size, size, device=bench.device, dtype=encoder.dtype))
-    bench.sync()
-    bench.note("compile", seconds=time.perf_counter() - began)
+PARTS = ("compute", "text", "methods", "classes", "views", "end")
 
 
 def compute(bench: Bench) -> None:
@@ -57,47 +44,31 @@ def compute(bench: Bench) -> None:
     for count in options.classes:
         classes = tokenise(bench.encoder, labels(count))
         tuner = bench.tuner(classes)
-        began = time.perf_counter()
-        tuner.predict(bench.encoder.encode_images(views[:1]))
-        bench.sync()
-        setup = time.perf_counter() - began
-        found: dict[str, Tensor] = {}
-
-        def ours(tuner: Tuner = tuner, found: dict[str, Tensor] = found) -> None:
-            found["probs"] = tuner.predict(bench.encoder.encode_images(views))["tpt"].probs
-
-        mine = bench.milliseconds(ours) / options.batch
-        own_peak = bench.peak(ours)
-        short = bench.tuner(classes, expected=0)  # as for a single image: nothing is prepared
-        unprepared = bench.milliseconds(partial(_step, bench, short, views)) / options.batch
-        short_peak = bench.peak(partial(_step, bench, short, views))
-        short_probs = _step(bench, short, views)
-        del tuner, short, ours  # and with them what they keep on the device
+        work = partial(_step, bench, tuner, views)
+        mine, own_peak = bench.milliseconds(work) / options.batch, bench.peak(work)
+        probs = work()
+        del tuner, work  # and with them what they keep on the device
         loop = bench.plain_loop(classes)
-        rows = [loop(pictures_of(views[row])) for row in range(options.plain_images)]
+        wanted = torch.stack([loop(pictures_of(views[row])) for row in range(options.plain_images)])
         theirs = bench.milliseconds(lambda loop=loop: loop(pictures_of(views[0])), repeats=options.plain_images)
         plain_peak = bench.peak(lambda loop=loop: loop(pictures_of(views[0])))
-        wanted = torch.stack(rows)
-        gap, short_gap = ((wanted - probs[: len(rows)]).abs() for probs in (found["probs"], short_probs))
+        gap = (wanted - probs[: len(wanted)]).abs().mean().item() * count
         bench.note("compute", classes=count, plain_ms=theirs, ours_ms=mine, times=theirs / mine, bare_ms=bare,
-                   of_bare=mine / bare, short_run_ms=unprepared, short_of_bare=unprepared / bare, setup_s=setup,
-                   plain_gib=plain_peak, ours_gib=own_peak, mean_gap=gap.mean().item() * count,
-                   short_gib=short_peak, short_mean_gap=short_gap.mean().item() * count)  # fmt: skip
+                   of_bare=mine / bare, plain_gib=plain_peak, ours_gib=own_peak, mean_gap=gap)  # fmt: skip
 
 
 def text(bench: Bench) -> None:
-    """Image features are there already: the text side alone."""
+    """Image features are there already: the text side alone, and its two passes."""
     options = bench.options
     for count in options.classes:
         classes = tokenise(bench.encoder, labels(count))
-        features = _features(bench, options.batch)
-        took = {}
-        for name, expected in (("jacobian", LONG), ("backward", 0)):
-            tuner = bench.tuner(classes, expected=expected)
-            took[name] = bench.milliseconds(partial(tuner.predict, features)) / options.batch
-        prompt = tuner.predict(features)["tpt"].prompt
-        forward = bench.milliseconds(partial(tuner.texts.features, prompt)) / options.batch
-        bench.note("text", classes=count, ours_ms=took["jacobian"], backward_ms=took["backward"], forward_ms=forward)
+        features, tuner = _features(bench, options.batch), bench.tuner(classes)
+        whole = bench.milliseconds(partial(tuner.predict, features)) / options.batch
+        prompt, texts = tuner.predict(features)["tpt"].prompt, tuner.texts
+        slope = texts.features(prompt)
+        forward = bench.milliseconds(partial(texts.features, prompt)) / options.batch
+        backward = bench.milliseconds(partial(texts.pullback, texts.start, slope)) / options.batch
+        bench.note("text", classes=count, ours_ms=whole, forward_ms=forward, backward_ms=backward)
 
 
 def several(bench: Bench) -> None:
@@ -161,7 +132,7 @@ def _options() -> argparse.Namespace:
         "--model", default="ViT-B-16", help="open_clip architecture (random weights), pocket, local-dir:PATH"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parts", default=",".join(PARTS[1:]), help=f"in this order: some of {', '.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"in this order: some of {', '.join(PARTS)}")
     parser.add_argument("--classes", type=_numbers, default=[10, 47, 397, 1000])
     parser.add_argument("--scaling", type=_numbers, default=[10, 100, 1000, 10_000])
     parser.add_argument("--views", type=int, default=64)
@@ -171,7 +142,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plain-images", type=int, default=6, help="of the plain loop; end to end, for each worker")
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads (CUDA: processes) that read for poise")
-    parser.add_argument("--expected", type=int, default=LONG, help="images that end is told to prepare for")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     return parser.parse_args()
 
@@ -208,7 +178,7 @@ def main() -> int:
     print(
         f"{options.model} with {weights} weights, {where}, torch {torch.__version__}, {options.views} views", flush=True
     )
-    jobs = dict(zip(PARTS, (compiled, compute, text, several, scaling, make, end), strict=True))
+    jobs = dict(zip(PARTS, (compute, text, several, scaling, make, end), strict=True))
     for part in options.parts.split(","):
         jobs[part](bench)
     if options.json:

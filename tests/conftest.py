@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU; read once, when a kernel is defined
 torch.set_num_threads(1)  # the tests are many and small, and run side by side
 settings.register_profile("poise", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("poise")

@@ -16,7 +16,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from poise.jacobian import TextJacobian, pays
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 _log = logging.getLogger(__name__)
@@ -49,17 +48,13 @@ class ClassTexts:
         start: Prompt,
         *,
         tokens_per_pass: int = 0,
-        expected: int = 0,
     ) -> None:
-        """``expected``: gradients at the starting prompt that are to come; if many, its Jacobian is written out."""
         self.encoder = encoder
         self.classes = classes
         self.start = start.map(lambda tensor: tensor.detach())
         self._tokens = tokens_per_pass or TOKENS_PER_PASS
         # Tokens of one class beyond the shared prefix, on average: classes are packed by length.
         self._own_tokens = max(1, math.ceil(classes.lengths.double().mean().item()) - classes.shared)
-        self._expected = expected
-        self._jacobian: TextJacobian | None = None
         self._pieces: dict[tuple[int, int], ClassTokens] = {}
         self._start_features: Tensor | None = None
         self._start_pull: _Pull | None = None
@@ -85,7 +80,7 @@ class ClassTexts:
         size = torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
         unit = cotangent / size
         if len(prompt) == 1 and prompt.context is self.start.context:
-            gradient = self._shrinking(lambda: self._start_pullback(unit))
+            gradient = self._shrinking(lambda: self._shared_pullback(unit))
         else:
             gradient = self._shrinking(lambda: self._own_pullback(prompt, unit))
         return gradient.map(lambda part: part * size.reshape(-1, *[1] * (part.ndim - 1)))
@@ -109,15 +104,6 @@ class ClassTexts:
             _wide(self.encoder.encode_classes(self._piece(first, last), _rows(prompt, first, last)))
             for first, last in self._chunks(len(prompt), graph=False)
         ], dim=1)  # fmt: skip
-
-    def _start_pullback(self, cotangent: Tensor) -> Prompt:
-        if self._jacobian is None and self._expected:
-            if pays(self.classes, self.start, self.start_features(), self.encoder.dtype, self._expected):
-                self._jacobian = TextJacobian.of(self.encoder, self.classes, self.start, tokens_per_pass=self._tokens)
-            self._expected = 0  # decided, once
-        if self._jacobian is not None:
-            return Prompt(self._jacobian.pullback(cotangent))
-        return self._shared_pullback(cotangent)
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:
         """All images' products with the one Jacobian at the starting prompt."""

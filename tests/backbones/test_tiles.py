@@ -54,6 +54,20 @@ def test_gradients_equal_those_of_the_plain_forward() -> None:
     torch.testing.assert_close(ours, plain, atol=1e-11, rtol=0)
 
 
+def test_gradients_of_many_images_go_through_one_graph() -> None:
+    encoder = load("tiny", device="cpu", dtype="float64")
+    classes = tokenise(encoder, LABELS[:12])
+    start = start_prompt(encoder, classes).context.clone().requires_grad_()
+    model = tiny_model().double().requires_grad_(False)
+    directions = torch.randn(5, 1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = torch.nn.functional.normalize(SharedPrefix(causal_tower(model), tiled=True)(classes, Prompt(start)), dim=-1)
+    (ours,) = torch.autograd.grad(found, start, directions, is_grads_batched=True)
+    plain = text_features(model, classes, Prompt(start))
+    for direction, gradient in zip(directions, ours, strict=True):
+        (wanted,) = torch.autograd.grad(plain, start, direction, retain_graph=True)
+        torch.testing.assert_close(gradient, wanted, atol=1e-11, rtol=0)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=80), st.integers(1, 17))
 def test_no_class_is_cut_or_overlaps_another(lengths: list[int], prefix: int) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from torchvision.transforms import functional as vision
 
 from poise.errors import InvalidOption
 from poise.types import ImageSpec
-from poise.views import fused, make_views, make_views_batched, plan_views
+from poise.views import fused, kernels, make_views, make_views_batched, plan_views
 from poise.views.crops import crop_view
 from poise.views.filters import resample
 from poise.views.pixels import normalise, to_tensor
@@ -169,12 +170,12 @@ def test_wrong_combinations_are_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("augmix", "crops"), [(False, "bilinear"), (True, "bilinear"), (False, "bicubic")])
-@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("in_kernels", [True, False])
 def test_views_on_a_gpu_equal_the_pil_views(
-    augmix: bool, crops: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+    augmix: bool, crops: str, in_kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = replace(SPEC, crop_interpolation=crops)
-    if not kernels:
+    if not in_kernels:
         monkeypatch.setattr(fused, "usable", lambda device, spec: False)
     images = [
         _picture(w, h) for w, h in ((500, 375), (40, 60), (1, 1), (1, 700), (1300, 900), (70, 70), (9, 9), (5, 8))
@@ -188,3 +189,18 @@ def test_views_on_a_gpu_equal_the_pil_views(
         assert difference[0].max() < 1.01
     tensors = [to_tensor(image).cuda() for image in images]
     assert torch.equal(make_views_batched(tensors, spec, plans, "cuda").cpu(), made)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1" or not kernels.available, reason="no interpreter")
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+@pytest.mark.parametrize("augmix", [False, True])
+def test_kernels_in_the_interpreter_equal_the_pil_views(augmix: bool) -> None:
+    spec = replace(SPEC, size=16)
+    images = [_picture(50, 37), _picture(1, 40)]
+    plans = [plan_views(image.size, views=5, key=str(i), augmix=augmix) for i, image in enumerate(images)]
+    made = torch.empty(2, 5, 3, 16, 16)
+    fused.fused_views(images, spec, plans, made)
+    for image, plan, views in zip(images, plans, made, strict=True):
+        difference = _levels(views - make_views(image, spec, plan))
+        assert difference.mean() < 0.1
+        assert difference[0].max() < 1.01

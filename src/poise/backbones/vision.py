@@ -1,7 +1,7 @@
 """The forward of ViT image towers that read out the class token: the last block runs for that token alone.
 
-Only the class token leaves the tower, so in the last block the other tokens matter as keys and values and no further;
-in a ViT-B that saves 7 % of the arithmetic. Equal to the tower's own forward up to rounding.
+Only the class token leaves the tower, so in the last block there is one query a head, and neither keys nor values need
+be written out: in a ViT-B that saves 8 % of the arithmetic. Equal to the tower's own forward up to rounding.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ class ClassTokenTower:
         *blocks, last = self.blocks
         for block in blocks:
             normed = block.norm1(x)
-            x = block.close(x, _mixed(block, normed, normed))
-        normed = last.norm1(x)
-        return self.finish(last.close(x[:, :1], _mixed(last, normed[:, :1], normed))[:, 0])
+            x = block.close(x, _mixed(block, normed))
+        return self.finish(last.close(x[:, :1], _mixed_for_token(last, last.norm1(x)))[:, 0])
 
     def _run_fused(self, patches: Tensor) -> Tensor:
         x = patches.new_empty(len(patches), len(self.positions), patches.shape[-1])
@@ -51,18 +50,28 @@ class ClassTokenTower:
         *blocks, last = self.blocks
         for block in blocks:
             normed = rows.normed(block.norm1)
-            rows.add(_mixed(block, normed, normed), block.out)
+            rows.add(_mixed(block, normed), block.out)
             rows.add_mlp(block)
-        normed = rows.normed(last.norm1)
-        token = rows.value(slice(None), slice(1))
-        return self.finish(last.close(token, _mixed(last, normed[:, :1], normed))[:, 0])
+        mixed = _mixed_for_token(last, rows.normed(last.norm1))
+        return self.finish(last.close(rows.value(slice(None), slice(1)), mixed)[:, 0])
 
 
-def _mixed(block: Block, rows: Tensor, normed: Tensor) -> Tensor:
-    """What the heads give for ``rows`` [N, R, W], which attend to all of ``normed`` [N, T, W]."""
-    if rows is normed:
-        queries, keys, values = block.project(normed, 0, 3)
-    else:
-        (queries,) = block.project(rows, 0, 1)
-        keys, values = block.project(normed, 1, 3)
+def _mixed(block: Block, normed: Tensor) -> Tensor:
+    """What the heads give for all tokens, [N, T, W] -> [N, T, W]."""
+    queries, keys, values = block.project(normed, 0, 3)
     return F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)
+
+
+def _mixed_for_token(block: Block, normed: Tensor) -> Tensor:
+    """What the heads give for the first token, [N, T, W] -> [N, 1, W].
+
+    With one query, query . (K x) = (K' query) . x and sum(a V x) = V sum(a x): the matrices K and V meet one vector
+    a head instead of every token. The keys' bias adds the same to all scores, so it is left out.
+    """
+    width = normed.shape[-1]
+    (queries,) = block.project(normed[:, :1], 0, 1)  # [N, H, 1, hd]
+    keys, values = (block.weight[i * width : (i + 1) * width].unflatten(0, (block.heads, -1)) for i in (1, 2))
+    asked = torch.einsum("nhd,hdw->nhw", queries[:, :, 0] * queries.shape[-1] ** -0.5, keys)
+    weights = (asked @ normed.transpose(1, 2)).softmax(-1)  # [N, H, T]
+    mixed = torch.einsum("nhw,hdw->nhd", weights @ normed, values).flatten(1)
+    return (mixed if block.bias is None else mixed + block.bias[2 * width :])[:, None]

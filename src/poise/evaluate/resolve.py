@@ -54,7 +54,7 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
 
 def check_start(config: RunConfig) -> None:
     """Refuse a start or a framework's option that can't be, before any data is read."""
-    known = {option.name for option in fields(Options)} - {"expected_images"}
+    known = {option.name for option in fields(Options)}
     for name in config.framework_options:
         if name not in known:
             raise UnknownName.of("framework option", name, known)

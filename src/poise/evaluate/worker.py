@@ -204,8 +204,6 @@ class Worker:
         stream = (dataset, seed if is_ordered(self.config) else None)
         if self._tuner is None or self._tuner.stream != stream:
             images = self._images(dataset)
-            # What the whole run will see, whoever computes it: so every worker prepares alike, and answers alike.
-            count = min(len(images.items), self.config.limit or len(images.items)) * len(self.config.seeds)
             recipes = make_methods(self.config, shift=images.shift)
             tuner = make_tuner(
                 self.encoder,
@@ -213,7 +211,7 @@ class Worker:
                 recipes,
                 framework=self.config.framework,
                 init=self.config.init,
-                options=Options(**self.config.framework_options, expected_images=count),
+                options=Options(**self.config.framework_options),
             )
             start_atfd = float(records.dispersion(tuner.texts.start_features())[0])
             self._tuner = _PreparedTuner(stream, tuner, start_atfd)

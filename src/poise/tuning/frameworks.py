@@ -37,7 +37,6 @@ class Options:
     statistics: str = ""  # file of token statistics: MaPLe is then tuned with PromptAlign's term
     feature_norm: float = 1.0  # of the features that CoCoOp's network reads
     temperature: float = 1.0  # that answers' logits are divided by
-    expected_images: int = 0  # about how many will come
 
 
 def make_tuner(
@@ -117,7 +116,7 @@ def _make(
             return ConditionalTuner(encoder, classes, methods, made)
     if framework == "dynaprompt":
         return StreamTuner(encoder, classes, methods, start, size=options.size, variant=options.variant)
-    return Tuner(encoder, classes, methods, start, expected_images=options.expected_images)
+    return Tuner(encoder, classes, methods, start)
 
 
 def _ensemble(
@@ -134,7 +133,7 @@ def _ensemble(
     members = []
     for template in TEMPLATES:
         own = Facts(kind="template", model=encoder.name, template=template).place(encoder, classes.labels, repeats=True)
-        members.append(Tuner(encoder, own, methods, expected_images=options.expected_images))
+        members.append(Tuner(encoder, own, methods))
     return Ensemble(members)
 
 

@@ -33,9 +33,7 @@ class Tuner:
         start: Prompt | None = None,
         *,
         tokens_per_pass: int = 0,
-        expected_images: int = 0,
     ) -> None:
-        """``expected_images``: about how many will come; many make it pay to prepare more (see `poise.jacobian`)."""
         check_names(methods)
         self.encoder = encoder
         self.classes = classes
@@ -48,7 +46,6 @@ class Tuner:
             classes,
             start or start_prompt(encoder, classes),
             tokens_per_pass=tokens_per_pass,
-            expected=expected_images * sum(map(self._is_tunable, methods)),
         )
 
     @torch.no_grad()

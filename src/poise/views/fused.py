@@ -18,6 +18,7 @@ from poise.views.plan import AugMixPlan, ViewPlan
 
 _BLOCK = 256
 _WIDE_BLOCK = 1024
+_TABLE_BLOCK = 4096
 _KINDS = np.full(len(OPERATIONS), kernels.WARP)
 _KINDS[[OPERATIONS.index("autocontrast"), OPERATIONS.index("equalize")]] = kernels.LOOK_UP
 _KINDS[OPERATIONS.index("posterize")] = kernels.POSTERIZE
@@ -156,8 +157,9 @@ def _run_step(
     if len(looked_up):
         wanted = np.stack([items[looked_up, 0], operations[looked_up] == OPERATIONS.index("equalize")], axis=1)
         kernels.table_kernel[(len(looked_up), 3)](
-            source, _to(wanted.astype(np.int32), device), tables, area, BLOCK=_WIDE_BLOCK, enable_fp_fusion=False
-        )
+            source, _to(wanted.astype(np.int32), device), tables, area,
+            BLOCK=_TABLE_BLOCK, num_warps=8, enable_fp_fusion=False,
+        )  # fmt: skip
     matrices = _to(affine_matrices(operations, levels, signs, side), device)
     kernels.step_kernel[(len(items), -(-area // _WIDE_BLOCK))](
         source, target, _to(items, device), matrices, tables, side, BLOCK=_WIDE_BLOCK, enable_fp_fusion=False
