@@ -1,0 +1,157 @@
+"""The kernels of transformer blocks, in Triton's interpreter where there is no GPU, against torch in float64."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from open_clip.model import CLIP
+from oracles.text import text_features
+from torch import Tensor, nn
+
+from poise.backbones import fused, kernels, load, packed
+from poise.backbones.block import Mlp
+from poise.backbones.causal import SharedPrefix
+from poise.backbones.encoder import Encoder
+from poise.backbones.openclip import causal_tower, class_token_tower
+from poise.backbones.tiny import CONFIG, tiny_model
+from poise.forward import ClassTexts
+from poise.prompts import start_prompt, tokenise
+from poise.types import ClassTokens, Prompt
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LABELS = ["cat", "great white shark", "a very long name for a thing that has no name", *(f"no {i}" for i in range(24))]
+
+pytestmark = [
+    pytest.mark.skipif(not kernels.available, reason="no Triton for this platform"),
+    pytest.mark.skipif(DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU"),
+    pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),  # of the interpreter's numpy
+]
+
+
+def _tiny(*, quick: bool = False) -> CLIP:
+    if not quick:
+        return tiny_model().requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return CLIP(**{**CONFIG, "quick_gelu": True}).eval().requires_grad_(False)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernels take what they otherwise leave to torch: single precision, and a CPU's tensors."""
+    monkeypatch.setattr(fused, "usable", lambda blocks, x: not torch.is_grad_enabled())
+
+
+@pytest.mark.parametrize("kind", [kernels.GELU, kernels.QUICK_GELU])
+def test_activations_of_every_half_precision_number(kind: int) -> None:
+    x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    x = x[x.isfinite()].to(DEVICE)
+    wide = x.double()
+    wanted = wide * (torch.special.erfc(-(wide / 2**0.5)) / 2 if kind == kernels.GELU else (1.702 * wide).sigmoid())
+    found = fused._activated(x.clone(), kind).double()
+    allowed = (wanted.half().double() - wanted).abs() + 1e-6  # rounding, and the series' error
+    assert ((found - wanted).abs() <= allowed).all()
+
+
+def test_rows_collect_what_blocks_add() -> None:
+    norm, first, last = nn.LayerNorm(24), nn.Linear(24, 40), nn.Linear(40, 24)
+    generator = torch.Generator().manual_seed(0)
+    for part in (norm, first, last):
+        for weight in part.parameters():
+            nn.init.normal_(weight, generator=generator).requires_grad_(False)
+        part.to(DEVICE)
+    x, change = (torch.randn(3, 5, width, generator=generator).to(DEVICE) for width in (24, 40))
+    rows = fused.Rows(x.clone())
+    torch.testing.assert_close(rows.normed(norm), norm(x), atol=1e-5, rtol=0)
+    rows.add(change, last)
+    rows.add(change, last)
+    wanted = x + 2 * last(change)
+    torch.testing.assert_close(rows.normed(norm), norm(wanted), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rows.value(slice(1), slice(2)), wanted[:1, :2], atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("any_device")
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_image_tower_in_kernels_equals_its_own_forward(quick: bool) -> None:
+    visual = _tiny(quick=quick).visual.to(DEVICE)
+    pictures = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    tower = class_token_tower(visual)
+    assert tower is not None
+    assert all(map(fused.is_plain, tower.blocks))
+    with torch.no_grad():
+        torch.testing.assert_close(tower(pictures), visual(pictures), atol=1e-4, rtol=1e-4)
+
+
+def _set(model: CLIP, labels: list[str]) -> tuple[SharedPrefix, ClassTokens, Tensor]:
+    encoder = load("tiny", device="cpu", dtype="float32")
+    classes = tokenise(encoder, labels)
+    return SharedPrefix(causal_tower(model.to(DEVICE)), tiled=True), classes, start_prompt(encoder, classes).context
+
+
+@pytest.mark.usefixtures("any_device")
+@pytest.mark.parametrize("quick", [False, True])
+def test_texts_in_kernels_equal_the_plain_forward(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ran = _tiny(quick=quick), []
+    texts, classes, context = _set(model, LABELS)
+    run = packed.run
+    monkeypatch.setattr(packed, "run", lambda *given: ran.append(run(*given)) or ran[-1])
+    prompt = Prompt(context + 0.1 * torch.randn(2, 4, 64, generator=torch.Generator().manual_seed(0)))
+    with torch.no_grad():
+        found = nn.functional.normalize(texts(classes, prompt.map(lambda part: part.to(DEVICE))), dim=-1)
+        wanted = text_features(model.cpu().double(), classes, prompt.map(Tensor.double))
+    assert ran
+    torch.testing.assert_close(found.cpu().double(), wanted, atol=2e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("any_device")
+@pytest.mark.parametrize("quick", [False, True])
+def test_gradients_of_many_images_equal_autograds(quick: bool) -> None:
+    model = _tiny(quick=quick)
+    texts, classes, context = _set(model, LABELS)
+    cotangent = torch.randn(3, len(classes), 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pull = texts.pullback_at(
+        classes, Prompt(context.to(DEVICE)), lambda features: nn.functional.normalize(features, dim=-1)
+    )
+    assert pull is not None
+    found = pull(cotangent.float().to(DEVICE)).cpu().double()
+    leaf = context.double().repeat(3, 1, 1).requires_grad_()
+    (wanted,) = torch.autograd.grad(text_features(model.cpu().double(), classes, Prompt(leaf)), leaf, cotangent)
+    assert (found - wanted).norm() < 1e-5 * wanted.norm()
+
+
+@pytest.mark.usefixtures("any_device")
+def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load("tiny", device=str(DEVICE), dtype="float32")
+    classes = tokenise(encoder, LABELS[:4])
+    start = start_prompt(encoder, classes)
+    cotangent = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    wanted = ClassTexts(encoder, classes, start)
+    monkeypatch.setattr(wanted, "_pull", lambda *span: _autograd(wanted, *span))
+    assert isinstance(encoder, Encoder)
+    encoder._text.forward.tiled = True  # type: ignore[attr-defined]
+    found = ClassTexts(encoder, classes, start, tokens_per_pass=8)
+    assert len(list(found._chunks(1))) > 1
+    torch.testing.assert_close(
+        found.pullback(found.start, cotangent).context, wanted.pullback(wanted.start, cotangent).context,
+        atol=1e-4, rtol=1e-3,
+    )  # fmt: skip
+
+
+def _autograd(texts: ClassTexts, first: int, last: int) -> object:
+    from poise.forward import _Pull
+
+    leaf, features = texts._graph(texts.start, first, last)
+    return _Pull(lambda cotangent: texts._products(leaf, features, cotangent), share=1)
+
+
+def test_other_blocks_are_left_to_torch() -> None:
+    plain = causal_tower(_tiny()).blocks[0]
+    assert fused.is_plain(plain)
+    scaled = {**vars(plain), "scale1": nn.Identity()}
+    assert not fused.is_plain(type(plain)(**scaled))
+    assert isinstance(plain.mlp, Mlp)
+    tanh = Mlp(plain.mlp.first, nn.GELU(approximate="tanh"), plain.mlp.last)
+    assert not fused.is_plain(type(plain)(**{**vars(plain), "mlp": tanh}))
+    assert not fused.usable((plain,), torch.zeros(2, 64))
