@@ -24,7 +24,7 @@ from poise.views import make_views_batched, plan_views
 DEFAULT_MODEL = "pocket"
 DEFAULT_METHOD = "kld+cats"
 DEFAULT_TEMPLATE = "a photo of a {}."
-_BATCH = {"cuda": 16}  # images tuned together; elsewhere 4: results don't depend on it, memory does
+BATCH_SIZES = {"cuda": 16, "cpu": 4, "mps": 4}  # images tuned together: results don't depend on it, memory does
 
 Answers = dict[str, Result]
 
@@ -67,7 +67,7 @@ class Classifier:
         classes = tokenise(self.encoder, labels, template, context=context, on_long_label=on_long_label)
         self.labels = classes.labels
         self.views, self.augmix, self.seed = views, augmix, seed
-        self.batch_size = batch_size or _BATCH.get(self.encoder.device.type, 4)
+        self.batch_size = batch_size or BATCH_SIZES.get(self.encoder.device.type, 4)
         self._tuner: AnyTuner = (
             make_tuner(self.encoder, classes, self.methods, init=str(start))
             if isinstance(start, str | Path)
@@ -97,7 +97,7 @@ class Classifier:
         """One outcome per image, in order: the answer of every method, or why there is none."""
         stream = iter(images)
         while batch := list(islice(stream, self.batch_size)):
-            read = [_read(item) for item in batch]
+            read = [read_or_fail(item) for item in batch]
             pictures = [item for item in read if isinstance(item, Picture)]
             answers = iter(self._classify(pictures, details) if pictures else [])
             for item in read:
@@ -161,8 +161,9 @@ class Classifier:
         )
 
 
-def _read(item: Any) -> Picture | Failure:
+def read_or_fail(item: Any) -> Picture | Failure:
+    """The picture, or why there is none; what is either already stays as it is."""
     try:
-        return item if isinstance(item, Picture) else read_image(item)
+        return item if isinstance(item, Picture | Failure) else read_image(item)
     except PoiseError as error:
         return Failure(str(item) if isinstance(item, str | Path) else "image", error.code, str(error))

@@ -65,6 +65,7 @@ class Picture:
 def read_image(
     source: str | Path | bytes | Image.Image | np.ndarray | Tensor,
     *,
+    name: str = "<bytes>",  # what bytes are called in results and messages
     allow_truncated: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> Picture:
@@ -79,10 +80,10 @@ def read_image(
     if isinstance(source, str | Path):
         return _read_path(Path(source), str(source), allow_truncated, max_pixels)
     if isinstance(source, bytes | bytearray | memoryview):
-        return _read_stream(io.BytesIO(source), "<bytes>", allow_truncated, max_pixels)
+        return _read_stream(io.BytesIO(source), name, allow_truncated, max_pixels)
     if isinstance(source, Image.Image):
-        name = str(getattr(source, "filename", "") or "<image>")
-        return _finish(source, name, allow_truncated, max_pixels, owned=False)
+        file = str(getattr(source, "filename", "") or "<image>")
+        return _finish(source, file, allow_truncated, max_pixels, owned=False)
     if isinstance(source, np.ndarray):
         return _finish(_from_array(source, max_pixels), "<array>", allow_truncated, max_pixels, owned=True)
     torch = sys.modules.get("torch")  # a tensor can only come from a process that has imported torch

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.errors import BadLabels
+from poise.errors import BadLabels, InvalidOption, PoiseError
 
 if TYPE_CHECKING:
+    from poise.classifier import Classifier
+    from poise.cluster_classifier import ClusterClassifier
     from poise.results import Result
 
 
@@ -26,6 +28,13 @@ class Format(StrEnum):
     table = "table"
     json = "json"
     csv = "csv"
+
+
+class Engine(StrEnum):
+    """Who computes."""
+
+    local = "local"
+    ray = "ray"
 
 
 def classify(
@@ -46,31 +55,49 @@ def classify(
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With json: how each answer came about.")] = False,
+    engine: Annotated[Engine, typer.Option(help="Who computes: this process, or a Ray cluster.")] = Engine.local,
+    address: Annotated[str, typer.Option(help="Of a Ray cluster: auto, or host:port; else a Ray of its own.")] = "",
+    actors: Annotated[int, typer.Option(help="Ray processes; 0 = one per GPU, or per 4 CPUs.")] = 0,
 ) -> None:
     """Classify images against labels, with a confidence for each."""
     names = _labels(labels, labels_file)
     paths = _paths(images)
     from poise import methods
-    from poise.classifier import Classifier
 
     chosen = methods.names() if method == "all" else [name.strip() for name in method.split(",") if name.strip()]
-    classifier = Classifier(
-        model, names, chosen, template=template, start=start, views=views, augmix=augmix, seed=seed, device=device,
-        dtype=dtype, batch_size=batch_size,
-    )  # fmt: skip
+    options = {
+        "model": model, "labels": names, "method": chosen, "template": template, "start": start, "views": views,
+        "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
+    }  # fmt: skip
+    classifier = _classifier(options, engine, address, actors)
     outcomes: list[Any] = []
     try:
         for outcome in _watched(classifier.each(paths, details=details), len(paths)):
             outcomes.append(outcome)
-    except KeyboardInterrupt:  # what is done is not lost
-        typer.echo(_RENDER[output](outcomes, chosen), nl=False)
-        typer.echo(f"poise: stopped after {len(outcomes)} of {len(paths)} images.", err=True)
+    except (KeyboardInterrupt, PoiseError) as stop:  # what is done is not lost
+        if outcomes or isinstance(stop, KeyboardInterrupt):
+            typer.echo(_RENDER[output](outcomes, chosen), nl=False)
+            typer.echo(f"poise: stopped after {len(outcomes)} of {len(paths)} images.", err=True)
+        if isinstance(stop, PoiseError):
+            raise
         raise typer.Exit(130) from None
     typer.echo(_RENDER[output](outcomes, chosen), nl=False)
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
         typer.echo(f"poise: {failed} of {len(outcomes)} images could not be read.", err=True)
         raise typer.Exit(4 if failed == len(outcomes) else 3)
+
+
+def _classifier(options: dict[str, Any], engine: Engine, address: str, actors: int) -> Classifier | ClusterClassifier:
+    if engine is Engine.ray:
+        from poise.cluster_classifier import ClusterClassifier
+
+        return ClusterClassifier(options, address=address, actors=actors)
+    if address or actors:
+        raise InvalidOption("--address and --actors are of a Ray cluster.", hint="Add --engine ray, or leave them out.")
+    from poise.classifier import Classifier
+
+    return Classifier(**options)
 
 
 def _labels(labels: str | None, labels_file: Path | None) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from poise.data import ImageSet
+from poise.errors import InvalidOption
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job, Worker
 from poise.registry import Registry
@@ -47,6 +48,8 @@ class LocalEngine:
     """This process, one unit after the other; reading runs ahead in threads."""
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet], address: str = "") -> None:
+        if address or job.actors:
+            raise InvalidOption("address and actors are of a Ray cluster.", hint="Add --engine ray, or leave them out.")
         self._worker = Worker(job, sets)
 
     def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:

@@ -1,0 +1,290 @@
+"""Ray on one machine: what a local run gives, with a worker killed in the middle or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluate.attempt import contents, make_pictures
+from typer.testing import CliRunner
+
+from poise import cluster_classifier
+from poise.actors import Pool, WorkersLost
+from poise.cli.app import app
+from poise.errors import InvalidOption, PoiseError
+from poise.evaluate import cluster
+from poise.evaluate.config import RunConfig, Settings
+from poise.evaluate.engines import engines
+from poise.evaluate.run import run
+from poise.evaluate.units import Unit
+from poise.evaluate.worker import Finished, Job
+from poise.ray_connection import NoCluster, connect
+from poise.results import Failure
+
+ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def two_cores() -> Iterator[None]:
+    """One Ray for all tests that need one: starting it takes longer than most of them."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def striker(mark: Path) -> Callable[[], None]:
+    """Ends the process as a machine's failure would, the first time it is called anywhere."""
+
+    def strike() -> None:  # made in here, so that it travels: workers can't import this file
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+# The pool, with workers that need no model and so start quickly.
+
+
+def test_a_task_that_kills_its_workers_is_given_up(two_cores: None) -> None:
+    class Victim:
+        def __init__(self, threads: int) -> None:
+            pass
+
+        def work(self, task: str) -> str:
+            if task == "bad":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return task.upper()
+
+    answers = Pool(Victim, actors=1).run(["good", "bad"], name=lambda task: f"the task {task}")
+    assert next(answers) == ("good", "GOOD")
+    with pytest.raises(WorkersLost, match=r"3 workers died with the task bad.* What is finished is kept"):
+        next(answers)
+
+
+def test_workers_that_die_at_once_are_given_up(two_cores: None) -> None:
+    def die(threads: int) -> None:
+        os._exit(1)
+
+    with pytest.raises(WorkersLost, match="3 workers died while starting"):
+        list(Pool(die, actors=1).run([1]))
+
+
+def test_a_cluster_without_room_for_all_workers_does_all_tasks(two_cores: None, tmp_path: Path) -> None:
+    """Five are wanted, two fit; tasks and relative paths mean the same there as here."""
+
+    class Reader:
+        def __init__(self, threads: int) -> None:
+            self.made = os.getpid()
+
+        def work(self, task: int) -> tuple[int, bool, str]:
+            return task, self.made == os.getpid(), os.getcwd()
+
+    answers = dict(Pool(Reader, actors=5).run(range(20)))
+    assert answers == {task: (task, True, os.getcwd()) for task in range(20)}
+
+
+def test_refusals_come_through_as_they_are(two_cores: None) -> None:
+    class Refuser:
+        def __init__(self, threads: int) -> None:
+            pass
+
+        def work(self, task: int) -> None:
+            raise InvalidOption("No.", hint="Really.")
+
+    with pytest.raises(InvalidOption, match=r"^No. Really.$"):
+        list(Pool(Refuser, actors=1).run([1]))
+    with pytest.raises(InvalidOption, match="actors is -1"):
+        Pool(Refuser, actors=-1)
+
+
+def test_addresses_that_lead_nowhere_are_refused_at_once() -> None:
+    """In a process of its own: one that is connected already looks at no address."""
+    code = (
+        "import sys\n"
+        "from poise.errors import PoiseError\n"
+        "from poise.ray_connection import connect\n"
+        "for address in sys.argv[1:]:\n"
+        "    try: connect(address)\n"
+        "    except PoiseError as error: print(error.code, error)\n"
+    )
+    wrong = ["head", "ray://head:10001", "127.0.0.1:1"]
+    done = subprocess.run([sys.executable, "-c", code, *wrong], capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["invalid_option", "invalid_option", "no_cluster"], done.stderr
+    assert "host:port" in lines[0]
+    assert "ray job submit" in lines[1]
+    assert "Nobody answers at '127.0.0.1:1'" in lines[2]
+
+
+def test_what_ray_says_of_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: Any) -> None:
+        raise RuntimeError("Version mismatch:\n the cluster has Ray 1.0")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(NoCluster, match=r"at 'auto': Version mismatch: the cluster has Ray 1.0\. Start one"):
+        connect("auto")
+
+
+# `poise bench run --engine ray`
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pictures(tmp_path_factory.mktemp("data") / "pictures")
+
+
+def config(pictures: Path) -> RunConfig:
+    return RunConfig(
+        name="run", model="tiny", datasets=(f"folder:{pictures}",), methods=("zero-shot", "kld+cats"), seeds=(1, 2),
+        views=4, chunk=3, batch_size=2, device="cpu",
+    )  # fmt: skip
+
+
+def settings(out: Path) -> Settings:
+    return Settings(out=str(out), engine="ray", actors=2, workers=1)
+
+
+@pytest.fixture(scope="module")
+def local(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("local")
+    run(config(pictures), Settings(out=str(out), workers=1))
+    return contents(out)
+
+
+def test_two_workers_leave_the_bytes_of_a_local_run(
+    two_cores: None, pictures: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    summary = run(config(pictures), settings(tmp_path))
+    assert summary.computed == 8
+    assert contents(tmp_path) == local
+
+
+def test_a_killed_worker_costs_nothing(
+    two_cores: None, pictures: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strike = striker(tmp_path / "struck")
+
+    class Mortal(cluster.UnitWorker):
+        def work(self, unit: Unit) -> Finished:
+            done = super().work(unit)
+            if unit.chunk == 2:  # in the middle: units before and after it are done as usual
+                strike()
+            return done
+
+    monkeypatch.setattr(cluster, "UnitWorker", Mortal)
+    summary = run(config(pictures), settings(tmp_path / "runs"))
+    assert (tmp_path / "struck").exists()
+    assert summary.computed == 8
+    assert contents(tmp_path / "runs") == local
+
+
+def test_a_cluster_is_asked_for_by_the_engine_that_has_one(pictures: Path) -> None:
+    with pytest.raises(InvalidOption, match="--engine ray"):
+        engines.get("local")(Job(config(pictures), "data"), {}, "head:6379")
+
+
+# `poise classify --engine ray`
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Nine pictures, of which one is text and one is missing: three shares, cut where a local run cuts batches."""
+    folder = make_pictures(tmp_path_factory.mktemp("album"), classes=1, each=7)
+    (folder / "class0" / "3bad.png").write_text("no picture")
+    return [str(folder), str(folder / "missing.png")]
+
+
+def classified(*arguments: str) -> Any:
+    plain = ["--labels", "cat,dog,tree", "--model", "tiny", "--views", "4", "--device", "cpu", "--format", "csv"]
+    return CliRunner().invoke(app, ["classify", *arguments, *plain, "--method", "zero-shot,kld+cats"])
+
+
+def on_ray(*arguments: str) -> Any:
+    return classified(*arguments, "--engine", "ray", "--actors", "2")
+
+
+def test_a_cluster_prints_what_a_local_classify_prints(
+    two_cores: None, album: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two workers, of which one is killed, and with pictures that can't be read."""
+    strike = striker(tmp_path / "struck")
+
+    class Mortal(cluster_classifier.ShareClassifier):
+        def work(self, share: Any, details: bool) -> Any:
+            outcomes = super().work(share, details)
+            strike()
+            return outcomes
+
+    monkeypatch.setattr(cluster_classifier, "ShareClassifier", Mortal)
+    done, expected = on_ray(*album), classified(*album)
+    assert (tmp_path / "struck").exists()
+    assert done.stdout == expected.stdout
+    assert done.exit_code == expected.exit_code == 3
+    assert done.stdout.count("\n") == 1 + 2 * 7 + 2
+    assert "3bad.png' is not a picture: its content is text" in done.stdout
+    assert "missing.png' does not exist" in done.stdout
+
+
+def test_one_picture_is_enough(two_cores: None, album: list[str]) -> None:
+    picture = str(Path(album[0]) / "class0" / "0.png")
+    done = on_ray(picture)
+    assert (done.exit_code, done.stdout) == (0, classified(picture).stdout)
+
+
+class LosingPool:
+    """Answers the second share and the first, and loses the third; the fourth came before it."""
+
+    on_gpu = False
+
+    def __init__(self, make: Any, **options: Any) -> None:
+        pass
+
+    def run(self, tasks: Any, *, arguments: Any, name: Any) -> Any:
+        for place in (1, 0, 3):
+            share, _ = arguments(tasks[place])
+            yield tasks[place], [Failure(item.name, "code", "why not") for item in share]
+        raise WorkersLost(f"3 workers died with {name(tasks[2])}.")
+
+
+def test_what_is_finished_is_printed_before_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_pictures(tmp_path, classes=1, each=8) / "class0"
+    monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
+    done = on_ray(str(folder), "--batch-size", "2")
+    assert isinstance(done.exception, PoiseError)
+    assert f"the pictures '{folder / '4.png'}' to '{folder / '5.png'}'" in str(done.exception)
+    assert [Path(line.split(",")[0]).stem for line in done.stdout.splitlines()[1:]] == ["0", "1", "2", "3", "6", "7"]
+    assert "stopped after 6 of 8 images" in done.stderr
+
+
+def test_large_and_missing_files_are_judged_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = make_pictures(tmp_path, classes=1, each=1) / "class0" / "0.png"
+    sent = cluster_classifier._send(picture)
+    assert isinstance(sent, cluster_classifier.SentFile)
+    monkeypatch.setattr(cluster_classifier, "_LARGEST_SENT", 10)
+    read = cluster_classifier._send(picture)
+    received = cluster_classifier._receive(sent)
+    assert not isinstance(read, cluster_classifier.SentFile | Failure)
+    assert not isinstance(received, Failure)
+    assert (read.source, read.key) == (received.source, received.key) == (str(picture), read.key)
+    assert isinstance(cluster_classifier._send(tmp_path), Failure)
+
+
+def test_cluster_options_without_a_cluster_are_refused(album: list[str]) -> None:
+    refused = classified(*album, "--actors", "2")
+    assert isinstance(refused.exception, InvalidOption)
+    assert "--engine ray" in str(refused.exception)
