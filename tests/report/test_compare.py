@@ -11,8 +11,8 @@ from report.made import write_run
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.errors import UnknownName
-from poise.report.compare import comparison_text, differences
+from poise.errors import InvalidOption, UnknownName
+from poise.report.compare import comparison_text, differences, setting_differences
 from poise.report.records import load
 from poise.report.scores import scoreboard
 from poise.report.tables import table_text
@@ -75,3 +75,24 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
 def test_unknown_methods_are_refused(runs: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'tpt'"):
         differences(runs, "kld+cats", ["tptt"], ["ece"])
+
+
+def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:
+    write_run(tmp_path, run="slow", config={"dtype": "float32"})
+    write_run(tmp_path, run="fast", config={"dtype": "float16"})
+    found = setting_differences(tmp_path, "dtype=float32", ["accuracy"], resamples=50)
+    assert {each.setting for each in found} == {"pocket, dtype=float16"}
+    assert {each.method for each in found} == set(load(tmp_path).methods)
+    assert all(each.score.value == 0 and each.bounds == (0, 0) for each in found)  # the same answers
+    done = CliRunner().invoke(app, ["bench", "compare", str(tmp_path), "--baseline", "float32"])
+    assert done.exit_code == 0, done.output
+    assert "| pocket, dtype=float16 | caltech101 | tpt | Acc. | +0.00 |" in done.stdout
+    with pytest.raises(InvalidOption, match=r"2 of the settings.*dtype=float16; pocket, dtype=float32"):
+        setting_differences(tmp_path, "pocket", ["accuracy"])
+
+
+def test_other_images_are_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, run="slow", config={"dtype": "float32"}, images=40)
+    write_run(tmp_path, run="fast", config={"dtype": "float16"}, images=30)
+    with pytest.raises(InvalidOption, match=r"30 images and .* 40, 30 of them the same"):
+        setting_differences(tmp_path, "dtype=float32", ["accuracy"])

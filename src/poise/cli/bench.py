@@ -88,12 +88,15 @@ def compare_command(
     method: Annotated[str, typer.Option(help="The method in question.")] = "kld+cats",
     against: Annotated[str, typer.Option(help="The others, with commas.")] = "zero-shot,tpt",
     metrics: Annotated[str, typer.Option(help="With commas.")] = "accuracy,ece",
+    baseline: Annotated[
+        str, typer.Option(help="Compare settings instead, each with the one that has this in its name: dtype=float32.")
+    ] = "",
 ) -> None:
-    """Print paired differences between methods, with intervals, as Markdown."""
+    """Print paired differences between methods, or between settings, with intervals, as Markdown."""
     from poise.report.compare import comparison_text
 
     others, wanted = ([name.strip() for name in text.split(",") if name.strip()] for text in (against, metrics))
-    typer.echo(comparison_text(runs, method, others, wanted), nl=False)
+    typer.echo(comparison_text(runs, method, others, wanted, baseline=baseline), nl=False)
 
 
 @app.command("analyse")
