@@ -163,7 +163,14 @@ def test_unknown_names_and_options_are_refused(encoder) -> None:
         classifier(encoder, method="tptt")
     with pytest.raises(UnknownName, match="Did you mean 'ViT-B-16"):
         poise.Classifier("ViT-B-16x/openai", LABELS)
-    for options in ({"views": 0}, {"batch_size": 0}, {"method": []}):
+    for options in (
+        {"views": 0},
+        {"views": 2.5},
+        {"views": True},
+        {"batch_size": 0},
+        {"batch_size": 1.5},
+        {"method": []},
+    ):
         with pytest.raises(InvalidOption):
             classifier(encoder, **options)
 

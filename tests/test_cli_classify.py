@@ -151,3 +151,11 @@ def test_zero_shot_takes_a_template_of_the_name_alone(folder: Path) -> None:
     words = run(str(folder / "a.png"), "--labels", "a cat,a dog", "--method", "zero-shot", "--template", "{}")
     whole = run(str(folder / "a.png"), "--labels", "cat,dog", "--method", "zero-shot", "--template", "a {}")
     assert words.stdout.split()[-1] == whole.stdout.split()[-1]  # the same texts, so the same probability
+
+
+def test_a_long_label_is_refused_or_cut(folder: Path) -> None:
+    labels = f"cat,{'shark ' * 90}"
+    assert "Too long under the template" in str(run(str(folder / "a.png"), "--labels", labels).exception)
+    with pytest.warns(UserWarning, match="Cut to the model's 77 tokens"):
+        done = run(str(folder / "a.png"), "--labels", labels, "--on-long-label", "truncate")
+    assert done.exit_code == 0, done.output

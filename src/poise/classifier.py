@@ -53,10 +53,10 @@ class Classifier:
         batch_size: int | None = None,
         on_long_label: str = "error",
     ) -> None:
-        if views < 1:
-            raise InvalidOption(f"views is {views}.", hint="It counts the plain view, so it must be 1 or more.")
-        if batch_size is not None and batch_size < 1:
-            raise InvalidOption(f"batch_size is {batch_size}.", hint="It must be 1 or more.")
+        if not _is_count(views):
+            raise InvalidOption(f"views is {views!r}.", hint="It counts the plain view: give a whole number from 1 on.")
+        if batch_size is not None and not _is_count(batch_size):
+            raise InvalidOption(f"batch_size is {batch_size!r}.", hint="Give a whole number from 1 on.")
         named = [method] if isinstance(method, str | Method) else list(method)
         if not named:
             raise InvalidOption("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
@@ -167,3 +167,7 @@ def read_or_fail(item: Any) -> Picture | Failure:
         return item if isinstance(item, Picture | Failure) else read_image(item)
     except PoiseError as error:
         return Failure(str(item) if isinstance(item, str | Path) else "image", error.code, str(error))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -30,6 +30,13 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class LongLabel(StrEnum):
+    """What becomes of a label that is longer than the model reads."""
+
+    error = "error"
+    truncate = "truncate"
+
+
 class Engine(StrEnum):
     """Who computes."""
 
@@ -53,6 +60,9 @@ def classify(
     batch_size: Annotated[
         int | None, typer.Option(help="Images tuned together; changes results by rounding at most.")
     ] = None,
+    on_long_label: Annotated[
+        LongLabel, typer.Option(help="Labels longer than the model reads: refuse or cut them.")
+    ] = LongLabel.error,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With json: how each answer came about.")] = False,
     engine: Annotated[Engine, typer.Option(help="Who computes: this process, or a Ray cluster.")] = Engine.local,
@@ -68,6 +78,7 @@ def classify(
     options = {
         "model": model, "labels": names, "method": chosen, "template": template, "start": start, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
+        "on_long_label": on_long_label.value,
     }  # fmt: skip
     classifier = _classifier(options, engine, address, actors)
     outcomes: list[Any] = []
