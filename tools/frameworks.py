@@ -5,7 +5,8 @@
 Features are encoded once and kept in WORK, in batch on a GPU; a processor is enough, but slow. Results are printed as
 Markdown, written to --out, and appended as numbers to WORK/results.jsonl. Test images are the whole test split, or
 --limit of them. `features` alone encodes the plain views of test and train images, for a machine that has only one of
-the two.
+the two. Prompts that are in WORK already are not fitted again, so runs with other --seeds or --methods may share the
+work and go side by side.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from poise.tuning import Options, make_tuner
 BATCH = 16
 SLOTS = {"described": 10, "as-published": 12}  # of DynaPrompt's memory: in its paper, in its code
 PLAIN = "zero-shot"
-ALL = [methods.get(name) for name in methods.names()]
 
 
 def main() -> None:
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=0, help="of CoOp; 0 = as published")
     parser.add_argument("--fpp-steps", type=int, default=1000)
     parser.add_argument("--fpp-seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--methods", nargs="+", choices=methods.names(), default=methods.names())
     parser.add_argument("--variants", nargs="+", choices=SLOTS, default=list(SLOTS), help="of DynaPrompt")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
@@ -75,6 +76,7 @@ class Setting:
         images = data.open(options.dataset, options.data)
         # Split files go class after class, which would be no stream.
         self.images = images.subset(options.limit or len(images))
+        self.methods = [methods.get(name) for name in options.methods]
         self.labels = np.array([item.label for item in self.images.items])
         self.classes = tokenise(self.encoder, self.images.classes, self.images.template, repeats=True)
         where = torch.cuda.get_device_name() if self.encoder.device.type == "cuda" else "CPU"
@@ -122,7 +124,7 @@ class Setting:
     @cached_property
     def from_words(self) -> dict[str, Scores]:
         """Every method, each image for itself, from the template's words."""
-        return self.scores(self.views, ALL, Options())
+        return self.scores(self.views, self.methods)
 
     def tell(self, title: str, difference: str, rows: list[Row]) -> None:
         facts = {name: str(value) for name, value in vars(self.options).items()}
@@ -151,6 +153,14 @@ def measure_coop(setting: Setting) -> None:
 
 def fitted_coop(setting: Setting, tokens: int, seed: int) -> Scores:
     options, shots = setting.options, setting.train(seed)
+    path = options.work / f"coop-{options.dataset}-{options.shots}-{tokens}-seed{seed}.safetensors"
+    if not path.exists():
+        fit_coop(setting, shots, tokens, seed, path)
+    return setting.scores(setting.plain, [methods.get(PLAIN)], init=f"coop:{path}")[PLAIN]
+
+
+def fit_coop(setting: Setting, shots: ImageSet, tokens: int, seed: int, path: Path) -> None:
+    options = setting.options
     found = setting.encode(shots, options.augment + 1, seed=seed, crops=TRAINING_CROPS)
     epochs = options.epochs or coop.published_epochs(options.shots, options.dataset)
     losses: list[float] = []
@@ -159,9 +169,7 @@ def fitted_coop(setting: Setting, tokens: int, seed: int) -> Scores:
         recipe=coop.FewShot(epochs=epochs, seed=seed), report=lambda epoch, loss: losses.append(loss),
     )  # fmt: skip
     setting.report.say(f"<!-- CoOp, {tokens} tokens, seed {seed}: loss {losses[0]:.3f} -> {losses[-1]:.3f} -->")
-    path = options.work / f"coop-{options.dataset}-{options.shots}-{tokens}-seed{seed}.safetensors"
     save(path, stored)
-    return setting.scores(setting.plain, [methods.get(PLAIN)], init=f"coop:{path}")[PLAIN]
 
 
 def measure_fpp(setting: Setting) -> None:
@@ -174,10 +182,10 @@ def measure_fpp(setting: Setting) -> None:
     found = []
     for seed in setting.options.fpp_seeds:
         path, flat[f"FPP, seed {seed}"] = fitted_fpp(setting, seed)
-        found.append(setting.scores(setting.views, ALL, Options(), init=path))
+        found.append(setting.scores(setting.views, setting.methods, init=path))
     setting.report.say("", "Sharpness: " + ", ".join(f"{name} {value:.4f}" for name, value in flat.items()) + ".")
     rows = []
-    for method in methods.names():
+    for method in setting.from_words:
         before = setting.from_words[method]
         rows += [
             Row(f"{method} from words", before),
@@ -202,12 +210,13 @@ def fitted_fpp(setting: Setting, seed: int) -> tuple[str, float]:
 
 def measure_dynaprompt(setting: Setting) -> None:
     """The stream in an order that depends on the images' ids alone, both variants, all objectives."""
+    tuned = [method for method in setting.methods if method.steps]
     streams = {
-        name: setting.scores(setting.views, ALL[1:], Options(variant=name, size=SLOTS[name]), framework="dynaprompt")
+        name: setting.scores(setting.views, tuned, Options(variant=name, size=SLOTS[name]), framework="dynaprompt")
         for name in setting.options.variants
     }
     rows = []
-    for method in methods.names()[1:]:
+    for method in [each.name for each in tuned]:
         before = setting.from_words[method]
         rows.append(Row(f"{method}, each for itself", before))
         rows += [Row(f"{method}, {variant}", found[method], before) for variant, found in streams.items()]
