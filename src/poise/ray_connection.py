@@ -39,7 +39,8 @@ def connect(address: str = "") -> Any:
         place = f"the Ray cluster at '{address}'" if address else "a Ray of this machine's own"
         raise NoCluster(
             f"Can't use {place}: {' '.join(str(error).split()).rstrip('.')}.",
-            hint="Start one with `ray start --head`; all machines need the same versions of Python and Ray.",
+            hint="Start one with `ray start --head`. All machines need the same versions of Python and Ray and, with "
+            "RAY_AUTH_MODE=token, the same token: see docs/cluster.md.",
         ) from error
     return ray
 
