@@ -40,7 +40,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def two_cores() -> Iterator[None]:
     """One Ray for all tests that need one: starting it takes longer than most of them."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
