@@ -81,18 +81,23 @@ def classify(
         "on_long_label": on_long_label.value,
     }  # fmt: skip
     classifier = _classifier(options, engine, address, actors)
+    _print_rows(classifier.each(paths, details=details), len(paths), chosen, output)
+
+
+def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: Format) -> None:
+    """Print what comes; if it stops early, what has come by then."""
     outcomes: list[Any] = []
     try:
-        for outcome in _watched(classifier.each(paths, details=details), len(paths)):
+        for outcome in _watched(stream, total):
             outcomes.append(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # what is done is not lost
         if outcomes or isinstance(stop, KeyboardInterrupt):
-            typer.echo(_RENDER[output](outcomes, chosen), nl=False)
-            typer.echo(f"poise: stopped after {len(outcomes)} of {len(paths)} images.", err=True)
+            typer.echo(_RENDER[output](outcomes, methods), nl=False)
+            typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
         if isinstance(stop, PoiseError):
             raise
         raise typer.Exit(130) from None
-    typer.echo(_RENDER[output](outcomes, chosen), nl=False)
+    typer.echo(_RENDER[output](outcomes, methods), nl=False)
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
         typer.echo(f"poise: {failed} of {len(outcomes)} images could not be read.", err=True)
