@@ -123,12 +123,19 @@ class ClassTexts:
 
     def _pull(self, first: int, last: int) -> _Pull:
         """The products for the classes first..last-1: the encoder's own way, or through autograd's graph."""
-        make = getattr(self.encoder, "pullback_at", None)
-        fast = None if make is None else make(self._piece(first, last), _rows(self.start, first, last))
+        fast = self._fast(self.start, first, last)
         if fast is not None:
             return _Pull(lambda cotangent: {"context": fast(cotangent)}, share=_GRAPHLESS)
         leaf, features = self._graph(self.start, first, last)
         return _Pull(lambda cotangent: self._products(leaf, features, cotangent), share=1)
+
+    def _fast(self, prompt: Prompt, first: int, last: int) -> Callable[[Tensor], Tensor] | None:
+        """The encoder's own way from cotangents to gradients of the context, if it has one."""
+        make = getattr(self.encoder, "pullback_at", None)
+        found: Callable[[Tensor], Tensor] | None = None
+        if make is not None:
+            found = make(self._piece(first, last), _rows(prompt, first, last))
+        return found
 
     @staticmethod
     def _products(leaf: Prompt, features: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
@@ -143,10 +150,15 @@ class ClassTexts:
         """Each image's own prompt: the graph of one class chunk at a time."""
         total: Prompt | None = None
         for first, last in self._chunks(len(prompt)):
-            leaf, features = self._graph(prompt, first, last)
-            parts = leaf.parts()
-            gradients = torch.autograd.grad(features, list(parts.values()), cotangent[:, first:last].to(features.dtype))
-            total = _placed(Prompt(**dict(zip(parts, gradients, strict=True))), total, prompt, first, last)
+            fast, own = self._fast(prompt, first, last), cotangent[:, first:last]
+            if fast is not None:
+                gradient = Prompt(fast(own))
+            else:
+                leaf, features = self._graph(prompt, first, last)
+                parts = leaf.parts()
+                gradients = torch.autograd.grad(features, list(parts.values()), own.to(features.dtype))
+                gradient = Prompt(**dict(zip(parts, gradients, strict=True)))
+            total = _placed(gradient, total, prompt, first, last)
         assert total is not None
         return total
 

@@ -106,17 +106,17 @@ def test_texts_in_kernels_equal_the_plain_forward(quick: bool, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("any_device")
-@pytest.mark.parametrize("quick", [False, True])
-def test_gradients_of_many_images_equal_autograds(quick: bool) -> None:
+@pytest.mark.parametrize(("quick", "apart"), [(False, False), (True, False), (False, True)])
+def test_gradients_of_many_images_equal_autograds(quick: bool, apart: bool) -> None:
     model = _tiny(quick=quick)
     texts, classes, context = _set(model, LABELS)
     cotangent = torch.randn(3, len(classes), 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    pull = texts.pullback_at(
-        classes, Prompt(context.to(DEVICE)), lambda features: nn.functional.normalize(features, dim=-1)
-    )
+    if apart:  # each image has a prompt of its own
+        context = context + 0.1 * torch.randn(3, 4, 64, generator=torch.Generator().manual_seed(1))
+    pull = texts.pullback_at(classes, Prompt(context.to(DEVICE)), lambda x: nn.functional.normalize(x, dim=-1))
     assert pull is not None
     found = pull(cotangent.float().to(DEVICE)).cpu().double()
-    leaf = context.double().repeat(3, 1, 1).requires_grad_()
+    leaf = context.double().expand(3, -1, -1).clone().requires_grad_()
     (wanted,) = torch.autograd.grad(text_features(model.cpu().double(), classes, Prompt(leaf)), leaf, cotangent)
     assert (found - wanted).norm() < 1e-5 * wanted.norm()
 

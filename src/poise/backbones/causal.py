@@ -73,9 +73,10 @@ class SharedPrefix:
         return wanted and layout.remainder.sources is None
 
     def pullback_at(self, classes: ClassTokens, prompt: Prompt, unit: Map) -> Callable[[Tensor], Tensor] | None:
-        """Gradients [B, M, E] of one prompt's context for cotangents [B, C, D] of ``unit``'s output on its features.
+        """Gradients [B, M, E] of the context for cotangents [B, C, D] of ``unit``'s output on the features.
 
-        None where no kernels serve this tower, its device and this prompt: there autograd is to do it.
+        The prompt is one for all images, or each image's own. None where no kernels serve this tower, its device and
+        this prompt: there autograd is to do it.
         """
         layout = self._layout(classes, class_specific=prompt.context.dim() == 4)
         sources = layout.prefix.sources
@@ -83,13 +84,13 @@ class SharedPrefix:
             return None
         tiles = self._tiles_of(classes)
         with torch.no_grad():
-            prefix = self._place(layout.prefix, prompt.context.to(self.tower.positions.dtype))[0]
+            prefix = self._place(layout.prefix, prompt.context.to(self.tower.positions.dtype))  # [b, P, E]
             own = self.tower.table(tiles.ids).to(prefix.dtype) + self.tower.positions[tiles.positions]
             if not self._packable(tiles, prefix):
                 return None
             pull = TextPullback(self.tower.blocks, lambda ends: unit(self.tower.finish(ends)), tiles, prefix, own)
-        taken = (sources >= len(prefix)).nonzero()[:, 0]  # where the context stands, and which vector of it
-        vectors = sources[taken] - len(prefix)
+        taken = (sources >= prefix.shape[1]).nonzero()[:, 0]  # where the context stands, and which vector of it
+        vectors = sources[taken] - prefix.shape[1]
 
         def pullback(cotangent: Tensor) -> Tensor:
             found = pull(cotangent).index_select(1, taken).float()

@@ -125,7 +125,7 @@ class Encoder:
         return _unit(self._text.forward(classes, prompt))
 
     def pullback_at(self, classes: ClassTokens, prompt: Prompt) -> Callable[[Tensor], Tensor] | None:
-        """Gradients [B, M, E] of one prompt's context, for cotangents [B, C, D] of its text features: many at once.
+        """Gradients [B, M, E] of the context for cotangents [B, C, D] of the text features: of one prompt, or B.
 
         None where the text tower has nothing faster than autograd.
         """

@@ -103,11 +103,12 @@ def attention_kernel(
 
 
 @_jit
-def activation_back_kernel(gradient, x, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """``gradient`` [B, count] times the activation's derivative at ``x`` [count], in place."""
+def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """``gradient`` [B, count] times the activation's derivative at ``x`` [1 or B (OWN), count], in place."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < count
-    value = tl.load(x + spot, mask=valid, other=0).to(tl.float32)
+    image = tl.program_id(1).to(tl.int64)
+    value = tl.load(x + image * count * OWN + spot, mask=valid, other=0).to(tl.float32)
     if KIND == 0:
         size = tl.abs(value) * 0.7071067811865476
         t = 1.0 / (1.0 + 0.3275911 * size)
@@ -118,22 +119,22 @@ def activation_back_kernel(gradient, x, count, KIND: tl.constexpr, BLOCK: tl.con
     else:
         open_ = 1.0 / (1.0 + tl.exp2(value * -2.4554669595930155))
         slope = open_ * (1.0 + 1.702 * value * (1.0 - open_))
-    place = gradient + tl.program_id(1).to(tl.int64) * count + spot
+    place = gradient + image * count + spot
     tl.store(place, tl.load(place, mask=valid, other=0).to(tl.float32) * slope, mask=valid)
 
 
 @_jit
-def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, BLOCK: tl.constexpr):
-    """Add to ``total`` [B, rows, E] the gradient through a layer norm at ``x`` [rows, E]."""
-    row, image = tl.program_id(0), tl.program_id(1)
+def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, OWN: tl.constexpr, BLOCK: tl.constexpr):
+    """Add to ``total`` [B, rows, E] the gradient through a layer norm at ``x`` [1 or B (OWN), rows, E]."""
+    row, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
     spot = tl.arange(0, BLOCK)
     valid = spot < width
-    value = tl.load(x + row.to(tl.int64) * width + spot, mask=valid, other=0).to(tl.float32)
+    value = tl.load(x + (image * rows * OWN + row) * width + spot, mask=valid, other=0).to(tl.float32)
     mean = tl.sum(value, 0) / width
     away = tl.where(valid, value - mean, 0.0)
     scale = tl.rsqrt(tl.sum(away * away, 0) / width + epsilon)
     unit = away * scale
-    place = (image.to(tl.int64) * rows + row) * width + spot
+    place = (image * rows + row) * width + spot
     slope = tl.load(gradient + place, mask=valid, other=0).to(tl.float32)
     slope *= tl.load(weight + spot, mask=valid, other=0).to(tl.float32)
     change = scale * (slope - tl.sum(slope, 0) / width - unit * (tl.sum(slope * unit, 0) / width))
@@ -144,11 +145,11 @@ def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, BLOCK: tl
 @_jit
 def attention_back_kernel(
     joint, slopes, mask, out, shared, tiles, width, prefix, rows, scale,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    OWN: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one tile's queries, keys and values, of one head and image.
 
-    ``joint`` [rows, 3, H, hd] and ``mask`` [n, W, P + W] are all images'; ``slopes`` [B, rows, H, hd] are of the heads'
+    ``joint`` is [1 or B (OWN), rows, 3, H, hd], ``mask`` [n, W, P + W]; ``slopes`` [B, rows, H, hd] are of the heads'
     outputs; ``out`` is [B, rows, 3, H, hd]. Every tile sees the prefix, so the gradients of its keys and values go to
     ``shared`` [B, n + 1, P, 2, H, hd], one part for each tile. Tile n is the prefix itself.
     """
@@ -161,9 +162,10 @@ def attention_back_kernel(
     key_row = tl.where(index < prefix, index, tile * width + index)
     step = 3 * HEADS * SIZE
     spot = head * SIZE + depth[None, :]
-    q = tl.load(joint + query_row[:, None] * step + spot, mask=asks[:, None], other=0)
-    k = tl.load(joint + key_row[:, None] * step + HEADS * SIZE + spot, mask=sees[:, None], other=0)
-    v = tl.load(joint + key_row[:, None] * step + 2 * HEADS * SIZE + spot, mask=sees[:, None], other=0)
+    given = joint + image * rows * step * OWN + spot
+    q = tl.load(given + query_row[:, None] * step, mask=asks[:, None], other=0)
+    k = tl.load(given + key_row[:, None] * step + HEADS * SIZE, mask=sees[:, None], other=0)
+    v = tl.load(given + key_row[:, None] * step + 2 * HEADS * SIZE, mask=sees[:, None], other=0)
     wanted = slopes + (image * rows + query_row[:, None]) * (HEADS * SIZE) + spot
     g = tl.load(wanted, mask=asks[:, None], other=0)
     weights = _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale)

@@ -96,7 +96,9 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InvalidOption(f"device={device!r} is not accepted.", hint="Accepted: auto, cpu, cuda, cuda:1 and so on, mps.") from error
+        raise InvalidOption(
+            f"device={device!r} is not accepted.", hint="Accepted: auto, cpu, cuda, cuda:1 and so on, mps."
+        ) from error
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (chosen.index or 0) >= counts.get(chosen.type, 0):
         here = [kind for kind, count in counts.items() if count]
