@@ -90,6 +90,29 @@ def test_a_stream_goes_on_bit_by_bit(encoder, tmp_path, variant) -> None:
         assert second.streams[name].seen == 9
 
 
+@pytest.mark.parametrize("variant", ["described", "as-published"])
+def test_methods_share_passes_and_answer_as_if_alone(encoder, variant, monkeypatch) -> None:
+    classes, stream = tokenise(encoder, LABELS), stream_of(6)
+    stream[2] = torch.nan  # an image that asks for nothing
+    chosen = [
+        methods.get("tpt", lr=0.02),
+        methods.get("kld+cats", steps=2),
+        methods.get("c-tpt"),
+        methods.get("zero-shot"),
+    ]
+    alone = {each.name: DynaPrompt(encoder, classes, each, size=3, variant=variant).predict(stream) for each in chosen}
+    tuner, passes = StreamTuner(encoder, classes, chosen, size=3, variant=variant), []
+    run = tuner.texts.features
+    monkeypatch.setattr(tuner.texts, "features", lambda prompt: passes.append(len(prompt)) or run(prompt))
+    together = tuner.predict(stream)
+    for name, answer in alone.items():
+        torch.testing.assert_close(together[name].logits, answer.logits, atol=1e-9, rtol=0, equal_nan=True)
+    most = (
+        3 if variant == "as-published" else 2
+    )  # for each image; the method with two steps has one more than the others
+    assert len(passes) <= 1 + 5 * (most + 1)
+
+
 def test_order_matters_and_batches_do_not(encoder) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of()
 

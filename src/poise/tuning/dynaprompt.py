@@ -32,6 +32,7 @@ from poise.tuning.memory import (
     probability_difference,
 )
 from poise.tuning.step import Recipe, differentiate
+from poise.tuning.together import Ask, Asking, answer_together
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
 VARIANTS = ("described", "as-published")
@@ -84,17 +85,17 @@ class DynaPrompt:
     def predict(self, image_features: Tensor) -> Adapted:
         """Unit features of all views [B, V, D], in the stream's order -> answers, image by image."""
         self.picked = []
-        rows = [self._one(features[None].to(self.encoder.device)) for features in image_features]
-        return stacked(rows)
+        features = image_features.to(self.encoder.device)
+        return stacked([answer_together([self.take(each[None])], self.texts)[0] for each in features])
 
-    def _one(self, features: Tensor) -> Adapted:
+    def take(self, features: Tensor) -> Asking[Adapted]:
         """One image [1, V, D]; where something isn't finite the start answers, and the memory stays as it was."""
         self.seen += 1
         reference = self.encoder.logits(features, self.texts.start_features())
         before = self.memory.state()
         tuned = None
         if self._objective is not None and len(self.classes) > 1 and bool(reference.isfinite().all()):
-            tuned = self._tune(features, reference)
+            tuned = yield from self._tune(features, reference)
         failed = self._objective is not None and len(self.classes) > 1 and tuned is None
         if tuned is not None:
             return tuned
@@ -104,8 +105,8 @@ class DynaPrompt:
         out = Outputs(features, self.texts.start_features(), reference, reference)
         return make_answer(self.method, out, self.texts.start, losses, torch.full((1,), failed, device=losses.device))
 
-    def _tune(self, features: Tensor, reference: Tensor) -> Adapted | None:
-        found = self._candidates(features, reference)
+    def _tune(self, features: Tensor, reference: Tensor) -> Asking[Adapted | None]:
+        found = yield from self._candidates(features, reference)
         count = len(found.picked)
         ranking = view_entropy(found.logits).mean(0, keepdim=True).expand(count, -1)  # [P, V]
         own = features.expand(count, -1, -1)
@@ -113,9 +114,9 @@ class DynaPrompt:
         def outputs(texts: Tensor) -> Outputs:
             return Outputs(own, texts, self.encoder.logits(own, texts), found.logits, ranking)
 
-        values, losses = self._descend(found, outputs)
+        values, losses = yield from self._descend(found, outputs)
         context = values[found.picked] + self._base
-        texts = self.texts.features(Prompt(context))
+        texts = yield Ask(context)
         out = outputs(texts)
         logits = out.logits.mean(0, keepdim=True)[:, 0]  # [1, C]
         if not bool(logits.isfinite().all() & losses.isfinite().all() & values.isfinite().all()):
@@ -138,10 +139,10 @@ class DynaPrompt:
             text_features=texts.mean(0, keepdim=True),
         )
 
-    def _candidates(self, features: Tensor, reference: Tensor) -> Candidates:
+    def _candidates(self, features: Tensor, reference: Tensor) -> Asking[Candidates]:
         if self._published:
             start = self.memory.fresh()
-            texts = self.texts.features(Prompt(self.memory.values + self._base))
+            texts = yield Ask(self.memory.values + self._base)
             logits = self.encoder.logits(features.expand(len(texts), -1, -1), texts)
             picked = pick_as_published(mean_entropy(logits), logit_difference(logits), start)
             return Candidates(picked, texts[picked], logits[picked])
@@ -154,7 +155,7 @@ class DynaPrompt:
             return Candidates([self.memory.fresh()], start_texts, reference)
         return Candidates([slots[index - 1] for index in better], texts[better], logits[better])
 
-    def _descend(self, found: Candidates, outputs: Callable[[Tensor], Outputs]) -> tuple[Tensor, Tensor]:
+    def _descend(self, found: Candidates, outputs: Callable[[Tensor], Outputs]) -> Asking[tuple[Tensor, Tensor]]:
         """All slots' values [size, M, E] after the steps, and the mean loss of each step [1, steps]."""
         assert self._objective is not None
         values, texts = self.memory.values, found.texts
@@ -163,10 +164,11 @@ class DynaPrompt:
         tuned[picked] = True
         optimiser, losses = AdamW(lr=self.method.lr, weight_decay=self.method.weight_decay), []
         for step in range(self.method.steps):
-            prompt = Prompt(values[picked] + self._base)
-            texts = self.texts.features(prompt) if step else texts
+            context = values[picked] + self._base
+            if step:
+                texts = yield Ask(context)
             value, cotangent = differentiate(self._objective, texts, outputs)
-            pulled = self.texts.pullback(prompt, cotangent / len(picked)).context
+            pulled = yield Ask(context, cotangent / len(picked))
             gradient = torch.zeros_like(values).index_add(0, picked, pulled.to(values.dtype))
             moved, optimiser = optimiser.step(Prompt(values), Prompt(gradient))
             values = moved.context if self._published else torch.where(tuned, moved.context, values)

@@ -16,16 +16,18 @@ from poise.errors import BadCheckpoint
 from poise.forward import ClassTexts
 from poise.prompts import start_prompt
 from poise.prompts.store import hash_labels
+from poise.tuning.answer import stacked
 from poise.tuning.dynaprompt import DynaPrompt
 from poise.tuning.memory import PromptMemory
 from poise.tuning.step import Recipe, check_names
+from poise.tuning.together import answer_together
 from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
 
 _FORMAT = "poise-memory/1"
 
 
 class StreamTuner:
-    """`DynaPrompt` for each method; image features come in once and serve them all."""
+    """`DynaPrompt` for each method; image features come in once, and methods share passes through the text tower."""
 
     reads = "features"
     ordered = True
@@ -50,7 +52,16 @@ class StreamTuner:
 
     def predict(self, image_features: Tensor) -> dict[str, Adapted]:
         """The next images' features [B, V, D], in order -> each method's answers."""
-        return {name: stream.predict(image_features) for name, stream in self.streams.items()}
+        for stream in self.streams.values():
+            stream.picked = []
+        features = image_features.to(self.texts.encoder.device)
+        with torch.no_grad():
+            rows = [self._one(each[None]) for each in features]
+        return {name: stacked([row[name] for row in rows]) for name in self.streams}
+
+    def _one(self, features: Tensor) -> dict[str, Adapted]:
+        taking = [stream.take(features) for stream in self.streams.values()]
+        return dict(zip(self.streams, answer_together(taking, self.texts), strict=True))
 
     def save(self, folder: str | Path) -> None:
         """Write each method's memory into ``folder``."""
