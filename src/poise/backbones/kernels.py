@@ -20,6 +20,11 @@ _jit = triton.jit if available else lambda function: function
 GELU, QUICK_GELU = 0, 1
 
 
+def serve(tensor):
+    """Whether the kernels can run where the tensor is: they need the shared memory of Ampere or a later GPU."""
+    return available and tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (8, 0)
+
+
 def on(tensor):
     """Where a kernel on this tensor is to be launched; on a CPU Triton's interpreter runs it, for tests."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

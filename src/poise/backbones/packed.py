@@ -21,7 +21,7 @@ _KEYS = 128  # of a tile that one program of attention's kernel holds
 def fits(blocks: Sequence[Block], tiles: Tiles, prefix: int) -> bool:
     """Whether a tile and a head fit one program."""
     size = blocks[0].weight.shape[1] // blocks[0].heads
-    return prefix > 0 and prefix + tiles.width <= _KEYS and size in (16, 32, 64, 128)
+    return prefix > 0 and prefix + tiles.width <= _KEYS and size in (16, 32, 64)
 
 
 def run(blocks: Sequence[Block], finish: Map, tiles: Tiles, prefix: Tensor, own: Tensor) -> Tensor:
