@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("triton", reason="no Triton for this platform")
 
 # In a process of its own: this one has Triton's interpreter, which compiles nothing.
-SCRIPT = '''
+SCRIPT = """
 import inspect, sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -45,7 +45,7 @@ for module in (blocks, views):
 print(most)
 assert len(most) > 8
 assert max(most.values()) <= 99 * 1024, most
-'''
+"""
 
 
 def test_kernels_compile_and_fit() -> None:

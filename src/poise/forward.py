@@ -85,6 +85,13 @@ class ClassTexts:
             gradient = self._shrinking(lambda: self._own_pullback(prompt, unit))
         return gradient.map(lambda part: part * size.reshape(-1, *[1] * (part.ndim - 1)))
 
+    def with_pullback(self, prompt: Prompt) -> tuple[Tensor, Callable[[Tensor], Prompt]]:
+        """`features` of each image's own prompt, and its `pullback`, for one use: one pass serves both where it can."""
+        if self.encoder.device.type == "cuda" or len(list(self._chunks(len(prompt)))) > 1:
+            return self.features(prompt), lambda cotangent: self.pullback(prompt, cotangent)
+        leaf, features = self._graph(prompt, 0, len(self.classes))
+        return features.detach(), lambda cotangent: _gradient(leaf, features, cotangent)
+
     def _chunks(self, images: int, *, graph: bool = True) -> Iterator[tuple[int, int]]:
         count = len(self.classes)
         tokens = self._tokens if graph else self._tokens * _GRAPHLESS
@@ -154,10 +161,7 @@ class ClassTexts:
             if fast is not None:
                 gradient = Prompt(fast(own))
             else:
-                leaf, features = self._graph(prompt, first, last)
-                parts = leaf.parts()
-                gradients = torch.autograd.grad(features, list(parts.values()), own.to(features.dtype))
-                gradient = Prompt(**dict(zip(parts, gradients, strict=True)))
+                gradient = _gradient(*self._graph(prompt, first, last), own)
             total = _placed(gradient, total, prompt, first, last)
         assert total is not None
         return total
@@ -180,6 +184,12 @@ class ClassTexts:
                 if self.encoder.device.type == "cuda":
                     torch.cuda.empty_cache()
                 _log.warning("out of memory: going on with at most %d text tokens at a time", self._tokens)
+
+
+def _gradient(leaf: Prompt, features: Tensor, cotangent: Tensor) -> Prompt:
+    parts = leaf.parts()
+    gradients = torch.autograd.grad(features, list(parts.values()), cotangent.to(features.dtype))
+    return Prompt(**dict(zip(parts, gradients, strict=True)))
 
 
 def _wide(features: Tensor) -> Tensor:

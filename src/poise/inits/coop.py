@@ -158,11 +158,11 @@ def loss_and_gradient(texts: ClassTexts, context: Tensor, features: Tensor, targ
 
     The text tower's graph is made per chunk of classes and dropped, so memory doesn't grow with their number.
     """
-    prompt = Prompt(context[None])
-    leaf = texts.features(prompt).requires_grad_()  # [1, C, D]
+    found, pullback = texts.with_pullback(Prompt(context[None]))
+    leaf = found.requires_grad_()  # [1, C, D]
     loss = torch.nn.functional.cross_entropy(texts.encoder.logits(features[None], leaf)[0], targets)
     (cotangent,) = torch.autograd.grad(loss, leaf)
-    return loss.detach(), texts.pullback(prompt, cotangent).context[0].to(context.dtype)
+    return loss.detach(), pullback(cotangent).context[0].to(context.dtype)
 
 
 def check_shots(features: Tensor, targets: Tensor, classes: int) -> None:

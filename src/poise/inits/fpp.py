@@ -110,12 +110,12 @@ def gradient(
     texts: ClassTexts, context: Tensor, goal: Tensor, shaken: Tensor, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Alignment, mean cosine under noise, and the gradient [M, E] of alignment - weight · cosine."""
-    prompt = Prompt(context[None])
-    leaf = texts.features(prompt).requires_grad_()  # [1, C, D]
+    found, pullback = texts.with_pullback(Prompt(context[None]))
+    leaf = found.requires_grad_()  # [1, C, D]
     alignment = (leaf - goal).square().mean() * goal.shape[-1]
     cosine = torch.nn.functional.cosine_similarity(leaf, shaken, dim=-1).mean()
     (cotangent,) = torch.autograd.grad(alignment - weight * cosine, leaf)
-    return alignment.detach(), cosine.detach(), texts.pullback(prompt, cotangent).context[0].to(context.dtype)
+    return alignment.detach(), cosine.detach(), pullback(cotangent).context[0].to(context.dtype)
 
 
 def sharpness(
