@@ -158,10 +158,7 @@ class ClassTexts:
         total: Prompt | None = None
         for first, last in self._chunks(len(prompt)):
             fast, own = self._fast(prompt, first, last), cotangent[:, first:last]
-            if fast is not None:
-                gradient = Prompt(fast(own))
-            else:
-                gradient = _gradient(*self._graph(prompt, first, last), own)
+            gradient = Prompt(fast(own)) if fast else _gradient(*self._graph(prompt, first, last), own)
             total = _placed(gradient, total, prompt, first, last)
         assert total is not None
         return total
