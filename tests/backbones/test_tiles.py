@@ -40,6 +40,18 @@ def test_equal_to_the_plain_forward(deep: bool) -> None:
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), wanted, atol=1e-12, rtol=0)
 
 
+def test_a_prompt_without_tokens_still_has_features_for_each_image() -> None:
+    encoder = load("tiny", device="cpu", dtype="float64")
+    classes = tokenise(encoder, LABELS[:4], "{}.", context="none")
+    prompt = start_prompt(encoder, classes).map(lambda part: part.expand(3, -1, -1))
+    model = tiny_model().double().requires_grad_(False)
+    with torch.no_grad():
+        found = SharedPrefix(causal_tower(model), tiled=True)(classes, prompt)
+        wanted = SharedPrefix(causal_tower(model), tiled=False)(classes, prompt)
+    assert found.shape == (3, 4, 32)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)
+
+
 def test_gradients_equal_those_of_the_plain_forward() -> None:
     encoder = load("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:12])

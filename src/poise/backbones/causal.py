@@ -54,7 +54,7 @@ class SharedPrefix:
         deep = self._deep(prompt, layout)
         prefix = self._place(layout.prefix, context)
         if self._tileable(layout):
-            return self._run_tiled(classes, layout, prefix, deep)
+            return self._run_tiled(classes, layout, prefix, deep).expand(context.shape[0], -1, -1)
         x = self._place(layout.remainder, context)
         *blocks, last = self.tower.blocks
         for depth, block in enumerate(blocks):
