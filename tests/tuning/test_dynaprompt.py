@@ -204,6 +204,21 @@ def test_unknown_variants_and_sizes_are_refused(encoder) -> None:
         DynaPrompt(encoder, classes, methods.get("tpt"), size=0)
 
 
+def test_class_specific_starts_are_refused(encoder) -> None:
+    classes = tokenise(encoder, LABELS)
+    own = start_prompt(encoder, classes).context.expand(len(LABELS), -1, -1)[None]
+    with pytest.raises(InvalidOption, match=r"got \{'context': \[1, 4, 4, 64\]\}.*class-specific"):
+        StreamTuner(encoder, classes, [methods.get("tpt")], Prompt(own))
+
+
+def test_kept_features_hold_no_others(encoder) -> None:
+    tuner = StreamTuner(encoder, tokenise(encoder, LABELS), [methods.get("tpt"), methods.get("kld")], size=3)
+    tuner.predict(stream_of())
+    kept = [text for stream in tuner.streams.values() for text in stream.kept.values()]
+    assert kept
+    assert all(text.untyped_storage().nbytes() == text.numel() * text.element_size() for text in kept)
+
+
 class FirstInFirstOut(PromptMemory):
     """Gives up the prompt that came first, however often it was used since."""
 

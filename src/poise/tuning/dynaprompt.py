@@ -69,8 +69,13 @@ class DynaPrompt:
             raise InvalidOption(f"variant={variant!r} is not accepted.", hint=f"Accepted: {', '.join(VARIANTS)}.")
         self.encoder, self.classes, self.method, self.variant = encoder, classes, method, variant
         self.texts = texts or ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
-        if len(self.texts.start) != 1 or self.texts.start.text_layers is not None:
-            raise InvalidOption("DynaPrompt starts from one context.", hint="Deep or per-image prompts have no memory.")
+        given = self.texts.start
+        if len(given) != 1 or given.context.dim() != 3 or given.text_layers is not None:
+            told = {name: list(part.shape) for name, part in given.parts().items()}
+            raise InvalidOption(
+                f"DynaPrompt starts from one context [1, tokens, width], but got {told}.",
+                hint="Deep, per-image and class-specific prompts have no memory: give one context for all classes.",
+            )
         context = self.texts.start.context[0]
         context = context.to(torch.promote_types(context.dtype, torch.float32))
         self._published = variant == "as-published"
@@ -122,7 +127,8 @@ class DynaPrompt:
         if not bool(logits.isfinite().all() & losses.isfinite().all() & values.isfinite().all()):
             return None
         self.memory.finish(found.picked, values)
-        self.kept.update(zip(found.picked, texts, strict=True))
+        # Copies: as views they would keep the features of everybody who shared the pass.
+        self.kept.update((slot, text.clone()) for slot, text in zip(found.picked, texts, strict=True))
         self.picked.append(found.picked)
         target = self.method.target()
         return Adapted(
