@@ -86,6 +86,7 @@ def test_a_file_builds_on_another(tmp_path):
     [
         ('base = "none.toml"', r"no file '.*none.toml'.*relative"),
         ('base = "two.toml"', "several runs.*one, two"),
+        ('base = "nameless.toml"', "several runs.*none has a name"),
         ('base = "two.toml"\nbase_run = "tow"', "Did you mean 'two'"),
         ('base = "row.toml"', "has a base itself"),
         ('base_run = "two"', "without 'base'"),
@@ -93,6 +94,7 @@ def test_a_file_builds_on_another(tmp_path):
 )
 def test_a_base_that_cannot_be_is_refused(tmp_path, text, match):
     (tmp_path / "two.toml").write_text('[[runs]]\nname = "one"\n[[runs]]\nname = "two"\n')
+    (tmp_path / "nameless.toml").write_text("[[runs]]\nviews = 4\n[[runs]]\nviews = 8\n")
     (tmp_path / "row.toml").write_text(text)
     with pytest.raises((InvalidOption, UnknownName), match=match):
         read(tmp_path / "row.toml")

@@ -126,11 +126,13 @@ def _base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
         raise InvalidOption(
             f"'{source}', the base of '{path}', has a base itself.", hint="One level is accepted: name that one."
         )
-    runs = {str(values.pop("name", "")): values for values in _entries(source, below)}  # a name is one run's own
-    if wanted is None and len(runs) == 1:
-        return next(iter(runs.values()))
+    entries = _entries(source, below)
+    runs = {str(values.pop("name", "")): values for values in entries}  # a name is one run's own
+    if wanted is None and len(entries) == 1:
+        return entries[0]
     if wanted is None:
-        raise InvalidOption(f"'{source}' has several runs.", hint=f"Set 'base_run' to one of: {', '.join(runs)}.")
+        named_runs = ", ".join(filter(None, runs)) or "none has a name: give each one"
+        raise InvalidOption(f"'{source}' has several runs.", hint=f"Set 'base_run' to one of: {named_runs}.")
     if wanted not in runs:
         raise UnknownName.of(f"run of '{source}'", str(wanted), runs)
     return runs[wanted]
