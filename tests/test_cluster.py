@@ -284,6 +284,13 @@ def test_large_and_missing_files_are_judged_where_they_are(tmp_path: Path, monke
     assert isinstance(cluster_classifier._send(tmp_path), Failure)
 
 
+def test_a_batch_of_less_than_one_is_refused(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
+    refused = on_ray(*album, "--batch-size", "-1")
+    assert isinstance(refused.exception, InvalidOption)
+    assert "batch_size is -1" in str(refused.exception)
+
+
 def test_cluster_options_without_a_cluster_are_refused(album: list[str]) -> None:
     refused = classified(*album, "--actors", "2")
     assert isinstance(refused.exception, InvalidOption)

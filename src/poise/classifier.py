@@ -53,10 +53,7 @@ class Classifier:
         batch_size: int | None = None,
         on_long_label: str = "error",
     ) -> None:
-        if not _is_count(views):
-            raise InvalidOption(f"views is {views!r}.", hint="It counts the plain view: give a whole number from 1 on.")
-        if batch_size is not None and not _is_count(batch_size):
-            raise InvalidOption(f"batch_size is {batch_size!r}.", hint="Give a whole number from 1 on.")
+        check_counts(views, batch_size)
         named = [method] if isinstance(method, str | Method) else list(method)
         if not named:
             raise InvalidOption("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
@@ -167,6 +164,14 @@ def read_or_fail(item: Any) -> Picture | Failure:
         return item if isinstance(item, Picture | Failure) else read_image(item)
     except PoiseError as error:
         return Failure(str(item) if isinstance(item, str | Path) else "image", error.code, str(error))
+
+
+def check_counts(views: object, batch_size: object) -> None:
+    """Refuse numbers of views, or of images together, that can't be."""
+    if not _is_count(views):
+        raise InvalidOption(f"views is {views!r}.", hint="It counts the plain view: give a whole number from 1 on.")
+    if batch_size is not None and not _is_count(batch_size):
+        raise InvalidOption(f"batch_size is {batch_size!r}.", hint="Give a whole number from 1 on.")
 
 
 def _is_count(value: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from poise.actors import Pool
-from poise.classifier import BATCH_SIZES, Answers, Classifier, read_or_fail
+from poise.classifier import BATCH_SIZES, Answers, Classifier, check_counts, read_or_fail
 from poise.errors import PoiseError
 from poise.images import Picture, read_image
 from poise.results import Failure
@@ -49,6 +49,7 @@ class ClusterClassifier:
     """
 
     def __init__(self, options: dict[str, Any], *, address: str = "", actors: int = 0) -> None:
+        check_counts(options.get("views", 1), options.get("batch_size"))  # before any process is started
         device = str(options.get("device", "auto"))
         wanted = None if device == "auto" else device.startswith("cuda")
         self._pool = Pool(partial(ShareClassifier, options), address=address, actors=actors, gpu=wanted)
