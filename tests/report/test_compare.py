@@ -91,8 +91,15 @@ def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:
         setting_differences(tmp_path, "pocket", ["accuracy"])
 
 
+def test_a_whole_name_is_meant_before_a_part_of_another(tmp_path: Path) -> None:
+    write_run(tmp_path, run="few", config={"views": 6})
+    write_run(tmp_path, run="many", config={"views": 64})
+    found = setting_differences(tmp_path, "pocket, views=6", ["accuracy"], resamples=50)
+    assert {each.setting for each in found} == {"pocket, views=64"}
+
+
 def test_other_images_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path, run="slow", config={"dtype": "float32"}, images=40)
     write_run(tmp_path, run="fast", config={"dtype": "float16"}, images=30)
-    with pytest.raises(InvalidOption, match=r"30 images and .* 40, 30 of them the same"):
+    with pytest.raises(InvalidOption, match=r"dtype=float16 has .* 30 images and .*dtype=float32 for 40, 30 of them"):
         setting_differences(tmp_path, "dtype=float32", ["accuracy"])

@@ -56,10 +56,11 @@ def differences(
 def setting_differences(
     runs: str | Path, baseline: str, metrics: Sequence[str], resamples: int = 1000
 ) -> list[Difference]:
-    """Every method under each other setting, less the same under the one whose label holds ``baseline``."""
+    """Every method under each other setting, less the same under the one whose label is or holds ``baseline``."""
     records = load(runs)
     labels = {setting: records.label(setting) for setting in records.settings}
-    meant = [setting for setting, label in labels.items() if baseline in label]
+    meant = [setting for setting, label in labels.items() if baseline == label]
+    meant = meant or [setting for setting, label in labels.items() if baseline in label]
     if len(meant) != 1:
         raise InvalidOption(
             f"{len(meant)} of the settings in '{runs}' have '{baseline}' in their name.",
@@ -96,8 +97,9 @@ def _same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
         return False
     mine, theirs = (next(iter(found.group.seeds.values())).ids for found in (first, second))
     if mine != theirs:
+        ours, others = (board.records.label(key[0]) if one[1] == two[1] else key[1] for key in (one, two))
         raise InvalidOption(
-            f"On '{dataset}', {one[1]} has answers for {len(mine)} images and {two[1]} for {len(theirs)}, "
+            f"On '{dataset}', {ours} has answers for {len(mine)} images and {others} for {len(theirs)}, "
             f"{len({*mine} & {*theirs})} of them the same.",
             hint="Differences are paired: run both on the same images (--limit), and finish both runs.",
         )
