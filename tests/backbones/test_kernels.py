@@ -31,11 +31,18 @@ pytestmark = [
 
 
 def _tiny(*, quick: bool = False) -> CLIP:
-    if not quick:
+    if quick:  # as `tiny` is
         return tiny_model().requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return CLIP(**{**CONFIG, "quick_gelu": True}).eval().requires_grad_(False)  # type: ignore[arg-type]
+        return CLIP(**{**CONFIG, "quick_gelu": False}).eval().requires_grad_(False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("quick", "kind"), [(False, kernels.GELU), (True, kernels.QUICK_GELU)])
+def test_both_activations_are_tested_below(quick: bool, kind: int) -> None:
+    for block in causal_tower(_tiny(quick=quick)).blocks:
+        assert isinstance(block.mlp, Mlp)
+        assert fused.kind_of(block.mlp) == kind
 
 
 @pytest.fixture
@@ -119,6 +126,25 @@ def test_gradients_of_many_images_equal_autograds(quick: bool, apart: bool) -> N
     leaf = context.double().expand(3, -1, -1).clone().requires_grad_()
     (wanted,) = torch.autograd.grad(text_features(model.cpu().double(), classes, Prompt(leaf)), leaf, cotangent)
     assert (found - wanted).norm() < 1e-5 * wanted.norm()
+
+
+@pytest.mark.usefixtures("any_device")
+def test_half_precision_stays_within_its_rounding() -> None:
+    """What the kernels are for; the other tests are in single precision, to tell an error from rounding."""
+    model = _tiny(quick=True).half()
+    texts, classes, context = _set(model, LABELS[:8])
+    context = (context + 0.1 * torch.randn(2, 4, 64, generator=torch.Generator().manual_seed(1))).half()
+    cotangent = torch.randn(2, len(classes), 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    prompt, leaf = Prompt(context.to(DEVICE)), context.double().requires_grad_()
+    with torch.no_grad():
+        found = nn.functional.normalize(texts(classes, prompt).float(), dim=-1).cpu().double()
+    pull = texts.pullback_at(classes, prompt, lambda x: nn.functional.normalize(x.float(), dim=-1))
+    assert pull is not None
+    gradient = pull(cotangent.float().to(DEVICE)).cpu().double()
+    wanted = text_features(model.cpu().double(), classes, Prompt(leaf))
+    (slope,) = torch.autograd.grad(wanted, leaf, cotangent)
+    torch.testing.assert_close(found, wanted.detach(), atol=3e-3, rtol=0)
+    assert (gradient - slope).norm() < 1e-2 * slope.norm()
 
 
 @pytest.mark.usefixtures("any_device")
