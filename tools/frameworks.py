@@ -5,8 +5,8 @@
 Features are encoded once and kept in WORK, in batch on a GPU; a processor is enough, but slow. Results are printed as
 Markdown, written to --out, and appended as numbers to WORK/results.jsonl. Test images are the whole test split, or
 --limit of them. `features` alone encodes the plain views of test and train images, for a machine that has only one of
-the two. Prompts that are in WORK already are not fitted again, so runs with other --seeds or --methods may share the
-work and go side by side.
+the two. CoOp's prompts that are in WORK already are not fitted again, so runs with other --seeds or --methods may share
+the work and go side by side; with another --model, --augment or --epochs give another WORK.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from poise.tuning import Options, make_tuner
 BATCH = 16
 SLOTS = {"described": 10, "as-published": 12}  # of DynaPrompt's memory: in its paper, in its code
 PLAIN = "zero-shot"
+BASELINES = (PLAIN, "tpt", "kld+cats")  # the methods that are shown with an ensemble and with a temperature
 
 
 def main() -> None:
@@ -125,6 +126,15 @@ class Setting:
     def from_words(self) -> dict[str, Scores]:
         """Every method, each image for itself, from the template's words."""
         return self.scores(self.views, self.methods)
+
+    def fitted_temperature(self) -> float:
+        """Fitted to the untuned answers on images of the train split."""
+        held = self.encode(self.train(1), 1)
+        tuner = make_tuner(self.encoder, self.classes, [methods.get(PLAIN)])
+        logits = torch.cat([tuner.predict(rows)[PLAIN].logits.cpu() for rows in held.features.split(BATCH)])
+        best = temperature.fit(logits, held.labels)
+        self.report.say(f"<!-- temperature {best:.4f} from {len(held.labels)} labelled train images -->")
+        return best
 
     def tell(self, title: str, difference: str, rows: list[Row]) -> None:
         facts = {name: str(value) for name, value in vars(self.options).items()}
@@ -225,13 +235,11 @@ def measure_dynaprompt(setting: Setting) -> None:
 
 def measure_baselines(setting: Setting) -> None:
     """The four-template ensemble, and temperature scaling fitted on images of the train split."""
-    chosen = [methods.get(PLAIN), methods.get("tpt"), methods.get("kld+cats")]
+    chosen = [method for method in setting.methods if method.name in BASELINES]
+    if not chosen:
+        raise SystemExit(f"baselines: --methods has none of {', '.join(BASELINES)}.")
     together = setting.scores(setting.views, chosen, framework="ensemble")
-    held = setting.encode(setting.train(1), 1)
-    tuner = make_tuner(setting.encoder, setting.classes, chosen[:1])
-    logits = torch.cat([tuner.predict(rows)[PLAIN].logits.cpu() for rows in held.features.split(BATCH)])
-    best = temperature.fit(logits, held.labels)
-    setting.report.say(f"<!-- temperature {best:.4f} from {len(held.labels)} labelled train images -->")
+    best = setting.fitted_temperature()
     scaled = setting.scores(setting.views, chosen, Options(temperature=best))
     rows = []
     for method in [each.name for each in chosen]:
