@@ -72,7 +72,7 @@ class ClassTexts:
     def pullback(self, prompt: Prompt, cotangent: Tensor) -> Prompt:
         """Gradients [B, ...] of sum(features · cotangent) for each image's prompt.
 
-        ``cotangent`` is [B, C, D]. A prompt of length 1 under B cotangents is shared: one graph, B products.
+        ``cotangent`` is [B, C, D]. `start` serves all of them: one graph, B products. Any other prompt has B contexts.
         """
         # A vector-Jacobian product is linear, so each image's cotangent is brought to size 1 first: half precision
         # neither overflows nor underflows, and no loss scale has to be guessed.
