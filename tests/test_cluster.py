@@ -24,7 +24,7 @@ from poise.evaluate.engines import engines
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job
-from poise.ray_connection import NoCluster, connect
+from poise.ray_connection import NoCluster, connect, is_gpu
 from poise.results import Failure
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
@@ -295,3 +295,11 @@ def test_cluster_options_without_a_cluster_are_refused(album: list[str]) -> None
     refused = classified(*album, "--actors", "2")
     assert isinstance(refused.exception, InvalidOption)
     assert "--engine ray" in str(refused.exception)
+
+
+def test_ray_says_which_gpu_a_worker_has() -> None:
+    assert is_gpu("cuda")
+    assert is_gpu("cuda:0")
+    assert not is_gpu("cpu")
+    with pytest.raises(InvalidOption, match=r"'cuda:1' was given.*a GPU of its own"):
+        is_gpu("cuda:1")

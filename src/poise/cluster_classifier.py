@@ -15,6 +15,7 @@ from poise.actors import Pool
 from poise.classifier import BATCH_SIZES, Answers, Classifier, check_counts, read_or_fail
 from poise.errors import PoiseError
 from poise.images import Picture, read_image
+from poise.ray_connection import is_gpu
 from poise.results import Failure
 
 _LARGEST_SENT = 64 * 2**20  # bytes of a file that is sent as it is
@@ -51,7 +52,7 @@ class ClusterClassifier:
     def __init__(self, options: dict[str, Any], *, address: str = "", actors: int = 0) -> None:
         check_counts(options.get("views", 1), options.get("batch_size"))  # before any process is started
         device = str(options.get("device", "auto"))
-        wanted = None if device == "auto" else device.startswith("cuda")
+        wanted = None if device == "auto" else is_gpu(device)
         self._pool = Pool(partial(ShareClassifier, options), address=address, actors=actors, gpu=wanted)
         kind = "cuda" if self._pool.on_gpu else "cpu"
         self.batch_size = options.get("batch_size") or BATCH_SIZES[kind]

@@ -79,7 +79,7 @@ class ClassTexts:
         size = cotangent.abs().amax((1, 2), keepdim=True)
         size = torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
         unit = cotangent / size
-        if len(prompt) == 1 and prompt.context is self.start.context:
+        if prompt is self.start:
             gradient = self._shrinking(lambda: self._shared_pullback(unit))
         else:
             gradient = self._shrinking(lambda: self._own_pullback(prompt, unit))

@@ -45,6 +45,17 @@ def connect(address: str = "") -> Any:
     return ray
 
 
+def is_gpu(device: str) -> bool:
+    """Whether the processes need a GPU each. Which one it is, Ray says: each process sees its own alone."""
+    kind, _, number = device.partition(":")
+    if number not in ("", "0"):
+        raise InvalidOption(
+            f"The device '{device}' was given with the engine 'ray'.",
+            hint="Give cuda: Ray gives each worker a GPU of its own. CUDA_VISIBLE_DEVICES for `ray start` limits them.",
+        )
+    return kind == "cuda"
+
+
 def _check_address(address: str) -> None:
     """Refuse at once what Ray would try for minutes, or not understand."""
     if address.startswith("ray://"):

@@ -17,6 +17,7 @@ from poise.actors import Pool
 from poise.evaluate.engines import Watch
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job, Worker
+from poise.ray_connection import is_gpu
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class RayEngine:
     """Runs units on the cluster at ``address``; without one, on a Ray of this machine's own."""
 
     def __init__(self, job: Job, address: str = "") -> None:
-        on_gpu = job.config.device.startswith("cuda")
+        on_gpu = is_gpu(job.config.device)
         self._pool = Pool(partial(UnitWorker, job), address=address, actors=job.actors, gpu=on_gpu)
         if self._pool.gpus and not on_gpu:
             log.warning("The device is %s, so the cluster's %d GPUs are idle.", job.config.device, self._pool.gpus)
