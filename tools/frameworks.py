@@ -1,6 +1,6 @@
 """Measure the frameworks on real images: CoOp against zero-shot, FPP and calibration, DynaPrompt along a stream.
 
-    python tools/frameworks.py coop fpp dynaprompt baselines --data DATA --work WORK --out frameworks.md
+    python tools/frameworks.py coop tuned fpp dynaprompt baselines --data DATA --work WORK --out frameworks.md
 
 Features are encoded once and kept in WORK, in batch on a GPU; a processor is enough, but slow. Results are printed as
 Markdown, written to --out, and appended as numbers to WORK/results.jsonl. Test images are the whole test split, or
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--model", default="pocket")
     parser.add_argument("--dataset", default="caltech101")
     parser.add_argument("--limit", type=int, default=0, help="test images; 0 = all")
+    parser.add_argument("--first", type=int, default=0, help="of these, how many of the stream; 0 = all")
     parser.add_argument("--views", type=int, default=64)
     parser.add_argument("--shots", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of CoOp")
@@ -78,7 +80,7 @@ class Setting:
         # Split files go class after class, which would be no stream.
         self.images = images.subset(options.limit or len(images))
         self.methods = [methods.get(name) for name in options.methods]
-        self.labels = np.array([item.label for item in self.images.items])
+        self.labels = np.array([item.label for item in self.images.items])[: options.first or None]
         self.classes = tokenise(self.encoder, self.images.classes, self.images.template, repeats=True)
         where = torch.cuda.get_device_name() if self.encoder.device.type == "cuda" else "CPU"
         self.report.say(f"<!-- {self.encoder.name}, {self.encoder.dtype}, {where}, {len(self.images)} test images -->")
@@ -96,11 +98,12 @@ class Setting:
 
     @cached_property
     def plain(self) -> torch.Tensor:
-        return self.encode(self.images, 1).features
+        return self.encode(self.images, 1).features[: len(self.labels)]
 
     @cached_property
     def views(self) -> torch.Tensor:
-        return self.encode(self.images, self.options.views, augmix=self.images.augmix).features
+        found = self.encode(self.images, self.options.views, augmix=self.images.augmix)
+        return found.features[: len(self.labels)]
 
     def probs(
         self, features: torch.Tensor, chosen: list[Method], more: Options | None = None, **how: str
@@ -143,7 +146,7 @@ class Setting:
 
 def encode_plain(setting: Setting) -> None:
     """The plain views of test and train images, kept in WORK."""
-    assert len(setting.plain) == len(setting.images)
+    assert len(setting.plain) == len(setting.labels)
     setting.encode(setting.train(1), 1)
 
 
@@ -163,10 +166,15 @@ def measure_coop(setting: Setting) -> None:
 
 def fitted_coop(setting: Setting, tokens: int, seed: int) -> Scores:
     options, shots = setting.options, setting.train(seed)
-    path = options.work / f"coop-{options.dataset}-{options.shots}-{tokens}-seed{seed}.safetensors"
+    path = coop_file(options, tokens, seed)
     if not path.exists():
         fit_coop(setting, shots, tokens, seed, path)
     return setting.scores(setting.plain, [methods.get(PLAIN)], init=f"coop:{path}")[PLAIN]
+
+
+def coop_file(options: argparse.Namespace, tokens: int, seed: int) -> Path:
+    file: Path = options.work / f"coop-{options.dataset}-{options.shots}-{tokens}-seed{seed}.safetensors"
+    return file
 
 
 def fit_coop(setting: Setting, shots: ImageSet, tokens: int, seed: int, path: Path) -> None:
@@ -180,6 +188,17 @@ def fit_coop(setting: Setting, shots: ImageSet, tokens: int, seed: int, path: Pa
     )  # fmt: skip
     setting.report.say(f"<!-- CoOp, {tokens} tokens, seed {seed}: loss {losses[0]:.3f} -> {losses[-1]:.3f} -->")
     save(path, stored)
+
+
+def measure_tuned(setting: Setting) -> None:
+    """Every method from CoOp's context, against CoOp alone."""
+    options = setting.options
+    for tokens, seed in product(options.tokens, options.seeds):
+        fitted_coop(setting, tokens, seed)
+        found = setting.scores(setting.views, setting.methods, init=f"coop:{coop_file(options, tokens, seed)}")
+        alone = found[PLAIN]
+        rows = [Row(f"{name} from CoOp", each, None if name == PLAIN else alone) for name, each in found.items()]
+        setting.tell(f"CoOp, {tokens} tokens, seed {seed}, and tuning", "less CoOp alone", rows)
 
 
 def measure_fpp(setting: Setting) -> None:
@@ -251,8 +270,8 @@ def measure_baselines(setting: Setting) -> None:
 
 
 PARTS = {
-    "coop": measure_coop, "fpp": measure_fpp, "dynaprompt": measure_dynaprompt, "baselines": measure_baselines,
-    "features": encode_plain,
+    "coop": measure_coop, "tuned": measure_tuned, "fpp": measure_fpp, "dynaprompt": measure_dynaprompt,
+    "baselines": measure_baselines, "features": encode_plain,
 }  # fmt: skip
 
 if __name__ == "__main__":
