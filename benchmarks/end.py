@@ -18,14 +18,14 @@ from torch import Tensor
 
 from poise.data import Item
 from poise.evaluate.flow import flow
-from poise.evaluate.prepare import Preparation, ahead
+from poise.evaluate.prepare import Preparation, ahead, batch_views
 from poise.evaluate.readers import Readers
 from poise.evaluate.reading import Prepared, Reading
 from poise.images import read_image
 from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.types import ClassTokens
-from poise.views import make_views, make_views_batched
+from poise.views import make_views
 
 CLASSES = 47
 
@@ -95,10 +95,8 @@ class _Ours:
             yield batch
 
     def _views(self, batch: Sequence[Prepared]) -> Tensor:
-        images = [torch.from_numpy(each.pixels).permute(2, 0, 1) for each in batch if each.pixels is not None]
-        plans = [each.plan for each in batch if each.plan is not None]
         encoder = self._bench.encoder
-        return make_views_batched(images, encoder.image, plans, self._bench.device, dtype=encoder.dtype)
+        return batch_views(batch, encoder.image, self._bench.device, encoder.dtype)
 
     def _answer(self, batch: Sequence[Prepared], made: Tensor) -> Tensor:
         return self._tuner.predict(self._bench.encoder.encode_images(made))["tpt"].probs

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from poise.metrics import ece
-from poise.metrics.bootstrap import ece_of, mean_of, replicate
+from poise.metrics.bootstrap import bounds, ece_of, mean_of, replicate
 
 RESAMPLES = 2000
 
@@ -28,9 +28,8 @@ class Score:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """95 %: the middle of the resamples, moved to the value: a binned error grows where images are drawn twice."""
-        low, high = np.quantile(self.draws - self.draws.mean() + self.value, [0.025, 0.975])
-        return float(low), float(high)
+        """95 %, over images."""
+        return bounds(self.value, self.draws)
 
     def within(self, least: float, most: float) -> tuple[float, float]:
         """The bounds where they can be."""

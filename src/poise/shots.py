@@ -16,12 +16,12 @@ from torch import Tensor
 from poise.data import ImageSet, Item
 from poise.errors import UnreadableImage
 from poise.evaluate.flow import flow
-from poise.evaluate.prepare import ahead
+from poise.evaluate.prepare import ahead, batch_views
 from poise.evaluate.readers import Readers
 from poise.evaluate.reading import Prepared, Reading
 from poise.images import read_image
 from poise.types import DualEncoder, ImageSpec
-from poise.views import ViewPlan, make_views, make_views_batched, plan_views
+from poise.views import ViewPlan, make_views, plan_views
 
 TRAINING_CROPS = "bicubic"  # as CoOp, CoCoOp and MaPLe were trained; views for tuning are bilinear
 _TOGETHER = 8  # pictures whose views are encoded together
@@ -109,9 +109,7 @@ def encode_batched(
     reading, spec = Reading(cut.views, cut.augmix), cut.of(encoder)
 
     def make(batch: list[Prepared]) -> Tensor:
-        pixels = [torch.from_numpy(each.pixels).permute(2, 0, 1) for each in batch if each.pixels is not None]
-        plans = [each.plan for each in batch if each.plan is not None]
-        return make_views_batched(pixels, spec, plans, encoder.device, dtype=encoder.dtype)
+        return batch_views(batch, spec, encoder.device, encoder.dtype)
 
     @torch.no_grad()
     def answer(_: list[Prepared], views: Tensor) -> Tensor:

@@ -49,24 +49,43 @@ def norm_kernel(x, shift, weight, bias, out, epsilon, width, period, FREE: tl.co
 
 
 @_jit
-def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """GELU or QuickGELU of every element.
+def _normal(value):
+    """The normal distribution function, and exp(-value^2 / 2).
 
-    The normal distribution function is Abramowitz and Stegun's 7.1.26, within 1e-7: far below half precision's steps,
-    and less work than an exact erf, which takes longer than the memory.
+    Abramowitz and Stegun's 7.1.26, within 1e-7: far below half precision's steps, and less work than an exact erf,
+    which takes longer than the memory.
     """
+    size = tl.abs(value) * 0.7071067811865476
+    t = 1.0 / (1.0 + 0.3275911 * size)
+    series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    bell = tl.exp2(size * size * -1.4426950408889634)
+    beyond = 0.5 * series * bell
+    return tl.where(value < 0, beyond, 1.0 - beyond), bell
+
+
+@_jit
+def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """GELU or QuickGELU of every element."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < count
     value = tl.load(x + spot, mask=valid, other=0).to(tl.float32)
     if KIND == 0:
-        size = tl.abs(value) * 0.7071067811865476
-        t = 1.0 / (1.0 + 0.3275911 * size)
-        series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
-        tail = 0.5 * series * tl.exp2(size * size * -1.4426950408889634)  # beyond |value|
-        result = value * tl.where(value < 0, tail, 1.0 - tail)
+        below, _ = _normal(value)
+        result = value * below
     else:
         result = value / (1.0 + tl.exp2(value * -2.4554669595930155))  # 1.702 log2(e)
     tl.store(out + spot, result, mask=valid)
+
+
+@_jit
+def _places(index, tile, tiles, width, prefix):
+    """Whether the tile isn't the prefix itself; which queries and keys it has; their rows."""
+    own = index * 0 + tile < tiles  # the same for all, as a mask
+    asks = index < tl.where(own, width, prefix)
+    sees = index < tl.where(own, prefix + width, prefix)
+    query_row = tl.where(own, prefix + tile * width, 0) + index
+    key_row = tl.where(index < prefix, index, tile * width + index)
+    return own, asks, sees, query_row, key_row
 
 
 @_jit
@@ -92,11 +111,7 @@ def attention_kernel(
     """
     tile, head, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     index, depth = tl.arange(0, BLOCK), tl.arange(0, SIZE)
-    own = index * 0 + tile < tiles  # the same for all, as a mask
-    asks = index < tl.where(own, width, prefix)
-    sees = index < tl.where(own, prefix + width, prefix)
-    query_row = tl.where(own, prefix + tile * width, 0) + index
-    key_row = tl.where(index < prefix, index, tile * width + index)
+    own, asks, sees, query_row, key_row = _places(index, tile, tiles, width, prefix)
     spot = head * SIZE + depth[None, :]
     mine = joint + image * rows * 3 * HEADS * SIZE + spot
     q = tl.load(mine + query_row[:, None] * 3 * HEADS * SIZE, mask=asks[:, None], other=0)
@@ -115,11 +130,7 @@ def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.const
     image = tl.program_id(1).to(tl.int64)
     value = tl.load(x + image * count * OWN + spot, mask=valid, other=0).to(tl.float32)
     if KIND == 0:
-        size = tl.abs(value) * 0.7071067811865476
-        t = 1.0 / (1.0 + 0.3275911 * size)
-        series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
-        bell = tl.exp2(size * size * -1.4426950408889634)
-        below = tl.where(value < 0, 0.5 * series * bell, 1.0 - 0.5 * series * bell)
+        below, bell = _normal(value)
         slope = below + value * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
     else:
         open_ = 1.0 / (1.0 + tl.exp2(value * -2.4554669595930155))
@@ -160,11 +171,7 @@ def attention_back_kernel(
     """
     tile, head, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     index, depth = tl.arange(0, BLOCK), tl.arange(0, SIZE)
-    own = index * 0 + tile < tiles  # the same for all, as a mask
-    asks = index < tl.where(own, width, prefix)
-    sees = index < tl.where(own, prefix + width, prefix)
-    query_row = tl.where(own, prefix + tile * width, 0) + index
-    key_row = tl.where(index < prefix, index, tile * width + index)
+    own, asks, sees, query_row, key_row = _places(index, tile, tiles, width, prefix)
     step = 3 * HEADS * SIZE
     spot = head * SIZE + depth[None, :]
     given = joint + image * rows * step * OWN + spot

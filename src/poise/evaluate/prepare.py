@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
 
 from poise.evaluate.config import RunConfig
 from poise.evaluate.readers import ReaderLost, Readers
 from poise.evaluate.reading import Prepared, Reading, failed
 from poise.types import ImageSpec
-from poise.views import make_views
+from poise.views import make_views, make_views_batched
 
 if TYPE_CHECKING:
     from poise.data import ImageSet, Item
@@ -49,6 +52,13 @@ class Preparation:
             return readers.run(self.reading, item, seed)
         except ReaderLost as problem:
             return failed(item, problem)
+
+
+def batch_views(batch: Sequence[Prepared], spec: ImageSpec, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Views [B, V, 3, S, S] of pictures that were read and planned, made on the device in one go."""
+    pixels = [torch.from_numpy(each.pixels).permute(2, 0, 1) for each in batch if each.pixels is not None]
+    plans = [each.plan for each in batch if each.plan is not None]
+    return make_views_batched(pixels, spec, plans, device, dtype=dtype)
 
 
 def ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window: int) -> Iterator[Z]:

@@ -18,14 +18,13 @@ from poise.data import ImageSet
 from poise.evaluate import records
 from poise.evaluate.config import RunConfig
 from poise.evaluate.flow import flow
-from poise.evaluate.prepare import Preparation, ahead
+from poise.evaluate.prepare import Preparation, ahead, batch_views
 from poise.evaluate.readers import Readers
 from poise.evaluate.reading import Prepared
 from poise.evaluate.resolve import check_start, is_ordered, make_methods, open_set, reads_apart
 from poise.evaluate.units import Unit
 from poise.tuning import AnyTuner, Options, make_tuner
 from poise.types import Adapted, ClassTokens
-from poise.views.resample import make_views_batched
 
 
 @dataclass(frozen=True)
@@ -164,9 +163,7 @@ class Worker:
         """[B, V, 3, S, S]: stacked where the threads made them, else made here in one go."""
         if self.config.view_engine == "pil":
             return torch.stack([each.views for each in good if each.views is not None])
-        images = [torch.from_numpy(each.pixels).permute(2, 0, 1) for each in good if each.pixels is not None]
-        plans = [each.plan for each in good if each.plan is not None]
-        return make_views_batched(images, self.encoder.image, plans, self.encoder.device, dtype=self.encoder.dtype)
+        return batch_views(good, self.encoder.image, self.encoder.device, self.encoder.dtype)
 
     def _encode(self, views: Tensor) -> Tensor:
         """Features [B, V, D]; a batch that doesn't fit the device's memory is halved until it does."""

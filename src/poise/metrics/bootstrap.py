@@ -30,18 +30,22 @@ class Interval:
     level: float = 0.95
 
 
-def interval(value: float, replicates: Floats, level: float = 0.95) -> Interval:
-    """The middle ``level`` of ``replicates`` [R], moved so that their mean is ``value``.
+def bounds(value: float, replicates: Floats, level: float = 0.95) -> tuple[float, float]:
+    """The middle ``level`` of ``replicates`` [R], moved so that their mean is ``value``; for differences, too.
 
     A binned calibration error grows when images are drawn twice, so its resamples lie above the value on average (for
-    accuracy, NLL and Brier the move is next to nothing). No metric here is below 0, and neither is its interval.
+    accuracy, NLL and Brier the move is next to nothing).
     """
     if not 0 < level < 1:
         raise InvalidOption(f"level = {level} was given.", hint="It lies between 0 and 1, such as 0.95.")
-    quantiles = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
-    low, high = quantiles + (value - replicates.mean())
-    ceiling = max(float(replicates.max()), value)
-    return Interval(value, max(float(low), 0.0), min(float(high), ceiling), level)
+    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2]) + (value - replicates.mean())
+    return float(low), float(high)
+
+
+def interval(value: float, replicates: Floats, level: float = 0.95) -> Interval:
+    """The `bounds` of a metric: none here is below 0, and neither is its interval."""
+    low, high = bounds(value, replicates, level)
+    return Interval(value, max(low, 0.0), min(high, max(float(replicates.max()), value)), level)
 
 
 def resamples(count: int, number: int = 1000, seed: int = 0) -> Iterator[Floats]:

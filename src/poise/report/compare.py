@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from poise.errors import InvalidOption, UnknownName
+from poise.metrics.bootstrap import bounds
 from poise.report.records import Setting, load
 from poise.report.scores import IN_PERCENT, TITLES, Score, Scoreboard, scoreboard, shown
 
@@ -30,10 +29,8 @@ class Difference:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """95 %: the middle of the resampled differences, moved to the value (see `poise.metrics.bootstrap`)."""
-        moved = self.score.draws - self.score.draws.mean() + self.score.value
-        low, high = np.quantile(moved, [0.025, 0.975])
-        return float(low), float(high)
+        """95 %, over images."""
+        return bounds(self.score.value, self.score.draws)
 
 
 def differences(
