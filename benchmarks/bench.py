@@ -16,8 +16,8 @@ from torch import Tensor
 
 from poise import methods
 from poise.backbones.encoder import Encoder
-from poise.images import Picture
-from poise.prompts import start_prompt
+from poise.images import LoadedImage
+from poise.prompts import init_prompt
 from poise.tuning import Tuner
 from poise.types import ClassTokens
 from poise.views import ViewPlan, plan_views
@@ -43,7 +43,7 @@ class Bench:
         return Tuner(self.encoder, classes, [methods.get(name) for name in names])
 
     def plain_loop(self, classes: ClassTokens) -> PlainLoop:
-        start = start_prompt(self.encoder, classes).context[0].float()
+        start = init_prompt(self.encoder, classes).context[0].float()
         return PlainLoop(self.plain, classes, start)
 
     def sync(self) -> None:
@@ -89,7 +89,7 @@ def pictures_of(views: Tensor) -> list[Tensor]:
     return list(views.float().split(1))
 
 
-def plan_of(picture: Picture, views: int) -> ViewPlan:
+def plan_of(picture: LoadedImage, views: int) -> ViewPlan:
     """The plan that the benchmarks use for a picture."""
     return plan_views(picture.image.size, views=views, key=picture.key, augmix=True)
 

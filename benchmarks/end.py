@@ -17,11 +17,11 @@ from plain import PlainViews, plain_loader
 from torch import Tensor
 
 from poise.data import Item
-from poise.evaluate.flow import flow
-from poise.evaluate.prepare import Preparation, ahead, batch_views
-from poise.evaluate.readers import Readers
-from poise.evaluate.reading import Prepared, Reading
 from poise.images import read_image
+from poise.loading.overlap import flow
+from poise.loading.prepare import Preparation, ahead, batch_views
+from poise.loading.processes import Readers
+from poise.loading.reading import Prepared, Reading
 from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.types import ClassTokens

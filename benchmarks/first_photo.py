@@ -23,7 +23,7 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     import poise
-    from poise.samples import sample_images
+    from poise.images.samples import sample_images
 
     classify = poise.Classifier(labels=LABELS, method=options.method, device="cpu")
     print(f"import and load      {time.perf_counter() - began:6.2f} s")

@@ -14,7 +14,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from PIL import Image
 
 from poise.backbones.encoder import Encoder
-from poise.backbones.openclip import wrap
+from poise.backbones.loaders.openclip import wrap
 
 _FIRST = (
     "red blue green black white brown small large great little old new young wild dark bright cold warm soft hard "

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from poise.types import ClassTokens, ImageSpec
-from poise.views.augmix import apply_operation
 from poise.views.magnitudes import OPERATIONS
+from poise.views.pil.augmix import apply_operation
 
 
 class PromptedClip(nn.Module):

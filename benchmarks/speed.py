@@ -22,12 +22,12 @@ from torch import Tensor
 
 from poise import methods
 from poise.backbones.encoder import Encoder
-from poise.backbones.openclip_load import CONFIG_NAME, build
-from poise.backbones.pocket import FOLDER as POCKET
-from poise.backbones.pocket import load_pocket
-from poise.backbones.tiny import tiny_model
+from poise.backbones.loaders.openclip_load import CONFIG_NAME, build
+from poise.backbones.loaders.pocket import FOLDER as POCKET
+from poise.backbones.loaders.pocket import load_pocket
+from poise.backbones.loaders.tiny import tiny_model
 from poise.images import read_image
-from poise.prompts import start_prompt, tokenise
+from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner
 from poise.views import make_views, make_views_batched
 
@@ -116,7 +116,7 @@ def _step(bench: Bench, tuner: Tuner, views: Tensor) -> Tensor:
 
 
 def _features(bench: Bench, images: int) -> Tensor:
-    width = bench.encoder.encode_classes(tokenise(bench.encoder, ["cat"]), start_prompt(
+    width = bench.encoder.encode_classes(tokenise(bench.encoder, ["cat"]), init_prompt(
         bench.encoder, tokenise(bench.encoder, ["cat"]))).shape[-1]  # fmt: skip
     made = torch.randn(images, bench.options.views, width, device=bench.device)
     return torch.nn.functional.normalize(made, dim=-1)

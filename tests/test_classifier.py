@@ -15,8 +15,8 @@ from PIL import Image
 import poise
 from poise import methods
 from poise.backbones import load
-from poise.errors import BadLabels, InvalidOption, UnknownName, UnreadableImage
-from poise.results import Failure
+from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError, UnreadableImageError
+from poise.inference.results import Failure
 
 LABELS = ["cat", "dog", "great white shark"]
 
@@ -51,7 +51,7 @@ def test_a_result_says_everything(encoder) -> None:
     assert details.view_temperatures == pytest.approx(
         [10 - 9.9 * alpha for alpha in details.view_confidences], abs=1e-4
     )
-    assert sum(details.start_probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert sum(details.init_probabilities.values()) == pytest.approx(1, abs=1e-6)
     assert details.scale == pytest.approx(100, rel=1e-5)
     assert len(details.losses) == 1
     assert classifier(encoder)(picture()).details is None
@@ -109,7 +109,7 @@ def test_every_method_answers_with_probabilities(encoder, method: str) -> None:
 
 def test_zero_shot_needs_no_augmented_views(encoder) -> None:
     assert classifier(encoder, method="zero-shot")(picture()).probabilities == pytest.approx(
-        classifier(encoder)(picture(), details=True).details.start_probabilities, abs=1e-6
+        classifier(encoder)(picture(), details=True).details.init_probabilities, abs=1e-6
     )
 
 
@@ -126,7 +126,7 @@ def test_one_bad_file_costs_one_row(encoder, tmp_path: Path) -> None:
     assert (outcomes[1].source, outcomes[1].code) == (str(bad), "unreadable_image")
     clean = list(classifier(encoder).each([picture(0), picture(1)]))
     assert [outcomes[0], outcomes[2]] == clean
-    with pytest.raises(UnreadableImage, match=r"bad\.jpg"):
+    with pytest.raises(UnreadableImageError, match=r"bad\.jpg"):
         classifier(encoder)([picture(0), bad])
 
 
@@ -149,19 +149,19 @@ def test_extreme_shapes_work(encoder, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("labels", [[], ["cat", "cat"], ["cat", " "], ["cat", 3], "cat", ["cat", None]])
 def test_bad_labels_are_refused(encoder, labels) -> None:
-    with pytest.raises(BadLabels):
+    with pytest.raises(InvalidLabelsError):
         classifier(encoder, labels)
 
 
 def test_a_label_too_long_is_named_and_counted(encoder) -> None:
-    with pytest.raises(BadLabels, match=r"(?s)word word.*\d+.*77"):
+    with pytest.raises(InvalidLabelsError, match=r"(?s)word word.*\d+.*77"):
         classifier(encoder, ["cat", "word " * 90])
 
 
 def test_unknown_names_and_options_are_refused(encoder) -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'tpt'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
         classifier(encoder, method="tptt")
-    with pytest.raises(UnknownName, match="Did you mean 'ViT-B-16"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'ViT-B-16"):
         poise.Classifier("ViT-B-16x/openai", LABELS)
     for options in (
         {"views": 0},
@@ -171,7 +171,7 @@ def test_unknown_names_and_options_are_refused(encoder) -> None:
         {"batch_size": 1.5},
         {"method": []},
     ):
-        with pytest.raises(InvalidOption):
+        with pytest.raises(InvalidOptionError):
             classifier(encoder, **options)
 
 

@@ -74,7 +74,7 @@ def test_labels_from_a_file(folder: Path) -> None:
 
 
 def test_an_interrupt_keeps_what_is_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from poise.classifier import Classifier
+    from poise.inference.classifier import Classifier
 
     each = Classifier.each
 

@@ -14,18 +14,18 @@ import pytest
 from evaluate.attempt import contents, make_pictures
 from typer.testing import CliRunner
 
-from poise import cluster_classifier
-from poise.actors import Pool, WorkersLost
 from poise.cli.app import app
-from poise.errors import InvalidOption, PoiseError
-from poise.evaluate import cluster
+from poise.cluster.connection import connect, is_gpu
+from poise.cluster.pool import Pool
+from poise.errors import ClusterUnavailableError, InvalidOptionError, PoiseError, WorkersLostError
+from poise.evaluate import ray_engine as cluster
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import engines
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job
-from poise.ray_connection import NoCluster, connect, is_gpu
-from poise.results import Failure
+from poise.inference import ray_classifier as cluster_classifier
+from poise.inference.results import Failure
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
 
@@ -71,7 +71,7 @@ def test_a_task_that_kills_its_workers_is_given_up(two_cores: None) -> None:
 
     answers = Pool(Victim, actors=1).run(["good", "bad"], name=lambda task: f"the task {task}")
     assert next(answers) == ("good", "GOOD")
-    with pytest.raises(WorkersLost, match=r"3 workers died with the task bad.* What is finished is kept"):
+    with pytest.raises(WorkersLostError, match=r"3 workers died with the task bad.* What is finished is kept"):
         next(answers)
 
 
@@ -79,7 +79,7 @@ def test_workers_that_die_at_once_are_given_up(two_cores: None) -> None:
     def die(threads: int) -> None:
         os._exit(1)
 
-    with pytest.raises(WorkersLost, match="3 workers died while starting"):
+    with pytest.raises(WorkersLostError, match="3 workers died while starting"):
         list(Pool(die, actors=1).run([1]))
 
 
@@ -103,11 +103,11 @@ def test_refusals_come_through_as_they_are(two_cores: None) -> None:
             pass
 
         def work(self, task: int) -> None:
-            raise InvalidOption("No.", hint="Really.")
+            raise InvalidOptionError("No.", hint="Really.")
 
-    with pytest.raises(InvalidOption, match=r"^No. Really.$"):
+    with pytest.raises(InvalidOptionError, match=r"^No. Really.$"):
         list(Pool(Refuser, actors=1).run([1]))
-    with pytest.raises(InvalidOption, match="actors is -1"):
+    with pytest.raises(InvalidOptionError, match="actors is -1"):
         Pool(Refuser, actors=-1)
 
 
@@ -116,7 +116,7 @@ def test_addresses_that_lead_nowhere_are_refused_at_once() -> None:
     code = (
         "import sys\n"
         "from poise.errors import PoiseError\n"
-        "from poise.ray_connection import connect\n"
+        "from poise.cluster.connection import connect\n"
         "for address in sys.argv[1:]:\n"
         "    try: connect(address)\n"
         "    except PoiseError as error: print(error.code, error)\n"
@@ -136,7 +136,9 @@ def test_what_ray_says_of_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(NoCluster, match=r"at 'auto': Version mismatch: the cluster has Ray 1.0\. Start one"):
+    with pytest.raises(
+        ClusterUnavailableError, match=r"at 'auto': Version mismatch: the cluster has Ray 1.0\. Start one"
+    ):
         connect("auto")
 
 
@@ -194,7 +196,7 @@ def test_a_killed_worker_costs_nothing(
 
 
 def test_a_cluster_is_asked_for_by_the_engine_that_has_one(pictures: Path) -> None:
-    with pytest.raises(InvalidOption, match="--engine ray"):
+    with pytest.raises(InvalidOptionError, match="--engine ray"):
         engines.get("local")(Job(config(pictures), "data"), {}, "head:6379")
 
 
@@ -258,7 +260,7 @@ class LosingPool:
         for place in (1, 0, 3):
             share, _ = arguments(tasks[place])
             yield tasks[place], [Failure(item.name, "code", "why not") for item in share]
-        raise WorkersLost(f"3 workers died with {name(tasks[2])}.")
+        raise WorkersLostError(f"3 workers died with {name(tasks[2])}.")
 
 
 def test_what_is_finished_is_printed_before_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,13 +289,13 @@ def test_large_and_missing_files_are_judged_where_they_are(tmp_path: Path, monke
 def test_a_batch_of_less_than_one_is_refused(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
     refused = on_ray(*album, "--batch-size", "-1")
-    assert isinstance(refused.exception, InvalidOption)
+    assert isinstance(refused.exception, InvalidOptionError)
     assert "batch_size is -1" in str(refused.exception)
 
 
 def test_cluster_options_without_a_cluster_are_refused(album: list[str]) -> None:
     refused = classified(*album, "--actors", "2")
-    assert isinstance(refused.exception, InvalidOption)
+    assert isinstance(refused.exception, InvalidOptionError)
     assert "--engine ray" in str(refused.exception)
 
 
@@ -301,5 +303,5 @@ def test_ray_says_which_gpu_a_worker_has() -> None:
     assert is_gpu("cuda")
     assert is_gpu("cuda:0")
     assert not is_gpu("cpu")
-    with pytest.raises(InvalidOption, match=r"'cuda:1' was given.*a GPU of its own"):
+    with pytest.raises(InvalidOptionError, match=r"'cuda:1' was given.*a GPU of its own"):
         is_gpu("cuda:1")

@@ -13,11 +13,11 @@ from poise.backbones import load
 from poise.cli.app import app
 from poise.data import catalog
 from poise.evaluate.config import RunConfig, build, read
-from poise.evaluate.resolve import check_start, make_methods
+from poise.evaluate.resolve import check_init, make_methods
 from poise.inits import maple
-from poise.prompts.store import Facts, StoredPrompt, save
+from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report import published
-from poise.report.records import Setting
+from poise.report.runs import Setting
 from poise.tuning import Options
 
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -136,4 +136,4 @@ def test_a_row_finds_the_start_that_it_is_given(file, tmp_path) -> None:
     assert f"init = {kind}:{start}" in shown.output
     assert "not there yet" not in shown.output
     with pytest.raises(FileNotFoundError, match=r"is no file.*poise fit"):
-        check_start(config)
+        check_init(config)

@@ -47,14 +47,14 @@ def test_adaptation(folder: Path) -> None:
         method = methods.get(case["method"], **options)
         tuner = Tuner(encoder, tokenise(encoder, case["labels"], case["template"]), [method])
         answer = tuner.predict(features)[method.name]
-        reference = encoder.logits(features, tuner.texts.start_features())
+        reference = encoder.logits(features, tuner.texts.init_features())
         tuned = adapt(method, tuner._slopes[method.name], tuner.texts, features, reference)
         assert not answer.fallback.any()
         for image, expected in enumerate(case["images"]):
             key = f"{case['name']}/{image}"
             assert answer.selected[image].tolist() == expected["selected"], key
             assert answer.losses[image].tolist() == pytest.approx(expected["loss"], abs=1e-9), key
-            assert answer.start_probs[image].tolist() == pytest.approx(expected["zero_shot"], abs=1e-10), key
+            assert answer.init_probs[image].tolist() == pytest.approx(expected["zero_shot"], abs=1e-10), key
             assert answer.probs[image].tolist() == pytest.approx(expected["adapted"], abs=1e-6), key
             if f"{key}/logits" in tensors:
                 torch.testing.assert_close(reference[image].float(), tensors[f"{key}/logits"], atol=1e-5, rtol=1e-5)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from poise.errors import UnreadableImage
-from poise.images import _read_stream, read_image
+from poise.errors import UnreadableImageError
+from poise.images import read_image
+from poise.images.read import _read_stream
 
 
 def _pixels(width: int = 40, height: int = 30, channels: int = 3) -> np.ndarray:
@@ -95,9 +96,9 @@ def test_16_bit_grey_keeps_its_levels(kind: str) -> None:
 
 def test_pixels_of_unknown_range_are_refused() -> None:
     for mode, words in (("F", "floating-point"), ("I", "32-bit")):
-        with pytest.raises(UnreadableImage, match=words):
+        with pytest.raises(UnreadableImageError, match=words):
             read_image(_encode(Image.new(mode, (4, 4)), "TIFF"))
-    with pytest.raises(UnreadableImage, match="LAB"):
+    with pytest.raises(UnreadableImageError, match="LAB"):
         read_image(Image.new("LAB", (4, 4)))
 
 

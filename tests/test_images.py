@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from poise.errors import InvalidOption, UnreadableImage
+from poise.errors import InvalidOptionError, UnreadableImageError
 from poise.images import find_images, read_image
 
 
@@ -104,7 +104,7 @@ def test_callers_picture_is_not_shared() -> None:
 def test_bytes_that_are_no_picture(data: bytes, words: str, allow: bool, tmp_path: Path) -> None:
     path = tmp_path / "cat.jpg"
     path.write_bytes(data)
-    with pytest.raises(UnreadableImage, match=words) as caught:
+    with pytest.raises(UnreadableImageError, match=words) as caught:
         read_image(path, allow_truncated=allow)
     assert caught.value.code == "unreadable_image"
     assert "cat.jpg" in str(caught.value)
@@ -120,12 +120,12 @@ def test_every_cut_is_an_error_or_flagged(kind: str) -> None:
         part = data[: len(data) * percent // 100]
         try:
             strict: str | None = read_image(part).key
-        except UnreadableImage:
+        except UnreadableImageError:
             strict = None
         assert strict in (None, whole)  # only bytes that no pixel needs may be missing
         try:
             lenient = read_image(part, allow_truncated=True)
-        except UnreadableImage:
+        except UnreadableImageError:
             continue
         assert lenient.key == whole or any("truncated" in note for note in lenient.notes)
         decoded += 1
@@ -143,7 +143,7 @@ def test_the_kept_part_of_a_truncated_picture_is_right() -> None:
 @pytest.mark.parametrize("size", [(60_000, 60_000), (1, 10**9), (12_000, 9_000), (7072, 7072)])
 def test_bombs_are_refused_from_the_header(size: tuple[int, int]) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UnreadableImage, match="more than the limit"):
+    with pytest.raises(UnreadableImageError, match="more than the limit"):
         read_image(_png_header(*size))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
@@ -153,7 +153,7 @@ def test_the_limit_is_the_callers_and_not_pillows(monkeypatch: pytest.MonkeyPatc
     data = _encode(PICTURE, "PNG")
     assert read_image(data, max_pixels=1200).key == read_image(PICTURE).key
     for source in (data, PICTURE, _pixels(), torch.from_numpy(_pixels()).permute(2, 0, 1)):
-        with pytest.raises(UnreadableImage, match="40 x 30"):
+        with pytest.raises(UnreadableImageError, match="40 x 30"):
             read_image(source, max_pixels=1199)
 
 
@@ -184,18 +184,18 @@ def test_extreme_shapes_are_read(size: tuple[int, int]) -> None:
     ],
 )
 def test_other_objects_are_refused(array: object) -> None:
-    with pytest.raises(UnreadableImage):
+    with pytest.raises(UnreadableImageError):
         read_image(array)  # type: ignore[arg-type]
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableImage, match="does not exist"):
+    with pytest.raises(UnreadableImageError, match="does not exist"):
         read_image(tmp_path / "none.jpg")
-    with pytest.raises(UnreadableImage, match="a folder"):
+    with pytest.raises(UnreadableImageError, match="a folder"):
         read_image(tmp_path)
-    with pytest.raises(UnreadableImage, match="web address"):
+    with pytest.raises(UnreadableImageError, match="web address"):
         read_image("https://example.org/cat.jpg")
-    with pytest.raises(UnreadableImage):
+    with pytest.raises(UnreadableImageError):
         read_image("a\0b")
     os.mkfifo(tmp_path / "pipe.jpg")
     outcome: list[BaseException] = []
@@ -203,7 +203,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     def read(source: str) -> None:
         try:
             read_image(source)
-        except UnreadableImage as error:
+        except UnreadableImageError as error:
             outcome.append(error)
 
     for source in (str(tmp_path / "pipe.jpg"), "/dev/zero"):
@@ -220,7 +220,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 @settings(max_examples=200, deadline=None)
 def test_random_bytes_never_crash(tail: bytes, magic: bytes) -> None:
     for allow in (False, True):
-        with contextlib.suppress(UnreadableImage):
+        with contextlib.suppress(UnreadableImageError):
             read_image(magic + tail, allow_truncated=allow, max_pixels=10**6)
 
 
@@ -241,7 +241,7 @@ def test_images_are_found_in_folders_globs_and_by_name(tmp_path: Path) -> None:
     ]
     assert find_images([tmp_path / "b.jpg", tmp_path]) == [below[1], below[0], *below[2:]]
     for nothing in (tmp_path / "empty", f"{tmp_path}/*.bmp"):
-        with pytest.raises(InvalidOption, match="holds no picture"):
+        with pytest.raises(InvalidOptionError, match="holds no picture"):
             find_images([nothing])
 
 

@@ -15,8 +15,8 @@ SCRIPT = """
 import inspect, sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from poise.backbones import kernels as blocks
-from poise.views import kernels as views
+from poise.backbones.triton import block_kernels as blocks
+from poise.views.triton import view_kernels as views
 
 HALF, BYTE, WORD, WIDE, SINGLE = "*fp16", "*u8", "*i32", "*fp64", "*fp32"
 TYPES = {

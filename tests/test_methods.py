@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poise import methods
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 
 
 def test_the_rows_are_the_papers() -> None:
@@ -26,9 +26,9 @@ def test_published_defaults() -> None:
 
 
 def test_unknown_names_get_the_nearest() -> None:
-    with pytest.raises(UnknownName, match=r"Did you mean 'kld\+cats'"):
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'kld\+cats'"):
         methods.get("kld+cat")
-    with pytest.raises(UnknownName, match="Did you mean 'steps'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'steps'"):
         methods.get("tpt", step=2)
 
 
@@ -37,5 +37,5 @@ def test_unknown_names_get_the_nearest() -> None:
     {"t_min": 20}, {"weight": -1}, {"weight_decay": float("inf")},
 ])  # fmt: skip
 def test_options_out_of_range_are_refused(options: dict) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         methods.get("kld+cats", **options)

@@ -11,7 +11,7 @@ from backbones.saved import save_clip, save_siglip
 from PIL import Image
 
 import poise
-from poise.errors import InvalidOption, UnknownName, UnreadableImage
+from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 
 LABELS = ["cat", "dog", "great white shark"]
 
@@ -58,15 +58,15 @@ def test_inputs_of_the_original(tmp_path: Path, photo: Image.Image) -> None:
 
 def test_refusals(photo: Image.Image) -> None:
     ours = poise.pipeline(model="tiny", device="cpu", views=2)
-    with pytest.raises(UnreadableImage, match="Download the picture first"):
+    with pytest.raises(UnreadableImageError, match="Download the picture first"):
         ours("https://example.org/cat.png", candidate_labels=LABELS)
-    with pytest.raises(UnreadableImage, match="base64"):
+    with pytest.raises(UnreadableImageError, match="base64"):
         ours("data:image/png;base64,!!!", candidate_labels=LABELS)
-    with pytest.raises(InvalidOption, match="candidate_labels is 'cat, dog'"):
+    with pytest.raises(InvalidOptionError, match="candidate_labels is 'cat, dog'"):
         ours(photo, candidate_labels="cat, dog")
-    with pytest.raises(InvalidOption, match="candidate_labels"):
+    with pytest.raises(InvalidOptionError, match="candidate_labels"):
         ours(photo)
-    with pytest.raises(InvalidOption, match="No image"):
+    with pytest.raises(InvalidOptionError, match="No image"):
         ours(candidate_labels=LABELS)
-    with pytest.raises(UnknownName, match="zero-shot-image-classification"):
+    with pytest.raises(UnknownNameError, match="zero-shot-image-classification"):
         poise.pipeline("image-classification", model="tiny")

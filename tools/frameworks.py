@@ -25,10 +25,10 @@ from poise import data, methods
 from poise.backbones import load
 from poise.data import ImageSet
 from poise.inits import coop, fpp, temperature
+from poise.loading.features import TRAINING_CROPS, Shots, encode
 from poise.methods import Method
-from poise.prompts import start_prompt, tokenise
-from poise.prompts.store import Facts, StoredPrompt, save
-from poise.shots import TRAINING_CROPS, Shots, encode
+from poise.prompts import init_prompt, tokenise
+from poise.prompts.files import Facts, StoredPrompt, save
 from poise.tuning import Options, make_tuner
 
 BATCH = 16
@@ -204,7 +204,7 @@ def measure_tuned(setting: Setting) -> None:
 def measure_fpp(setting: Setting) -> None:
     """FPP as a start, against the words: sharpness of the texts, accuracy and ECE of all methods."""
     words = StoredPrompt(
-        {"context": start_prompt(setting.encoder, setting.classes).context[0]},
+        {"context": init_prompt(setting.encoder, setting.classes).context[0]},
         Facts(kind="template", model=setting.encoder.name, template=setting.images.template),
     )
     flat = {"words": fpp.sharpness(setting.encoder, setting.images.classes, words)}

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from poise.backbones import load
-    from poise.classifier import Classifier, Result
     from poise.errors import PoiseError
-    from poise.pipelines import pipeline
+    from poise.inference.classifier import Classifier, Result
+    from poise.inference.pipelines import pipeline
 
 __version__ = "0.1.0"
 __all__ = ["Classifier", "PoiseError", "Result", "__version__", "load", "pipeline"]
 
 _HOMES = {
-    "Classifier": "poise.classifier",
+    "Classifier": "poise.inference.classifier",
     "PoiseError": "poise.errors",
-    "Result": "poise.classifier",
+    "Result": "poise.inference.classifier",
     "load": "poise.backbones",
-    "pipeline": "poise.pipelines",
+    "pipeline": "poise.inference.pipelines",
 }
 
 

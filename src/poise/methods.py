@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.objectives import ConfidenceTemperature, Sum, Target, objectives
 from poise.types import Objective
 
@@ -80,7 +80,7 @@ class Method:
 
 def _check_range(name: str, value: float, fine: bool, accepted: str) -> None:
     if not fine:
-        raise InvalidOption(f"{name} is {value}.", hint=f"It must be {accepted}.")
+        raise InvalidOptionError(f"{name} is {value}.", hint=f"It must be {accepted}.")
 
 
 _ROWS = (
@@ -117,9 +117,9 @@ def get(name: str, **options: Any) -> Method:
     3
     """
     if name not in _TABLE:
-        raise UnknownName.of("method", name, _TABLE)
+        raise UnknownNameError.of("method", name, _TABLE)
     known = [field.name for field in dataclasses.fields(Method) if field.name != "name"]
     for option in options:
         if option not in known:
-            raise UnknownName.of("method option", option, known)
+            raise UnknownNameError.of("method option", option, known)
     return dataclasses.replace(_TABLE[name], **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Registry(Generic[T]):
     def add(self, name: str) -> Callable[[T], T]:
         """A decorator that stores its argument under ``name`` and returns it unchanged."""
         if name in self._entries:
-            raise InvalidOption(f"The {self.kind} '{name}' is registered already.", hint="Choose another name.")
+            raise InvalidOptionError(f"The {self.kind} '{name}' is registered already.", hint="Choose another name.")
 
         def store(entry: T) -> T:
             self._entries[name] = entry
@@ -39,7 +39,7 @@ class Registry(Generic[T]):
         try:
             return self._entries[name]
         except KeyError:
-            raise UnknownName.of(self.kind, name, self._entries) from None
+            raise UnknownNameError.of(self.kind, name, self._entries) from None
 
     def names(self) -> list[str]:
         """All names, in the order in which they were added."""

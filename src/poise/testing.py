@@ -14,7 +14,7 @@ from torch import Tensor
 
 from poise import methods
 from poise.backbones import load
-from poise.prompts import start_prompt, tokenise
+from poise.prompts import init_prompt, tokenise
 from poise.tuning import PromptMemory, StreamTuner
 from poise.types import DualEncoder, Objective, Outputs, Prompt
 
@@ -119,7 +119,7 @@ def _check_images(encoder: DualEncoder) -> None:
 
 def _check_texts(encoder: DualEncoder) -> None:
     classes = tokenise(encoder, _LABELS)
-    start = start_prompt(encoder, classes)
+    start = init_prompt(encoder, classes)
     features = encoder.encode_classes(classes, start)
     _require(features.shape[:2] == (1, 3) and _unit(features), "encode_classes must give unit features [B, C, D]")
     alone = encoder.encode_classes(classes.rows(1, 2), start)
@@ -131,7 +131,7 @@ def _check_texts(encoder: DualEncoder) -> None:
 
 def _check_gradient(encoder: DualEncoder) -> None:
     classes = tokenise(encoder, _LABELS)
-    context = start_prompt(encoder, classes).context.float().repeat(2, 1, 1).requires_grad_()
+    context = init_prompt(encoder, classes).context.float().repeat(2, 1, 1).requires_grad_()
     features = encoder.encode_classes(classes, Prompt(context))
     (gradient,) = torch.autograd.grad(
         (features[1] * torch.linspace(-1, 1, features.shape[-1]).to(features)).sum(), context
@@ -144,7 +144,7 @@ def _check_gradient(encoder: DualEncoder) -> None:
 def _check_logits(encoder: DualEncoder) -> None:
     classes = tokenise(encoder, _LABELS)
     images = encoder.encode_images(_pictures(encoder))
-    texts = encoder.encode_classes(classes, start_prompt(encoder, classes))
+    texts = encoder.encode_classes(classes, init_prompt(encoder, classes))
     logits = encoder.logits(images, texts)
     _require(logits.shape == (2, 3, 3), "logits must give [B, V, C], with one text row serving all images")
     _require(logits.dtype in (torch.float32, torch.float64), "logits must be float32 or wider")

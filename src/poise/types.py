@@ -141,7 +141,7 @@ class Adapted:
 
     logits: Tensor  # [B, C] of the plain view under the tuned prompt
     probs: Tensor  # [B, C] their softmax: the prediction
-    start_probs: Tensor  # [B, C] of the plain view under the starting prompt
+    init_probs: Tensor  # [B, C] of the plain view under the starting prompt
     target_probs: Tensor  # [B, C] p_aug under the tuned prompt
     confidences: Tensor  # [B, V] of each view under the starting prompt
     temperatures: Tensor  # [B, V] the temperature that each view's logits are divided by in the target (1 without CATS)

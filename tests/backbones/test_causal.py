@@ -9,13 +9,13 @@ from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 from oracles.text import text_features
 
-from poise.backbones import causal
-from poise.backbones.causal import SharedPrefix
-from poise.backbones.layout import _cuts, pack
-from poise.backbones.openclip import causal_tower, wrap
-from poise.backbones.tiny import CONFIG, tiny_model
-from poise.errors import InvalidOption
-from poise.prompts import start_prompt, tokenise
+from poise.backbones.loaders.openclip import causal_tower, wrap
+from poise.backbones.loaders.tiny import CONFIG, tiny_model
+from poise.backbones.text import shared_prefix as causal
+from poise.backbones.text.packing import _cuts, pack
+from poise.backbones.text.shared_prefix import SharedPrefix
+from poise.errors import InvalidOptionError
+from poise.prompts import init_prompt, tokenise
 from poise.types import Prompt
 
 CPU = torch.device("cpu")
@@ -123,7 +123,7 @@ def test_a_name_first(encoder, model):
 
 def test_no_context_at_all(encoder, model):
     classes = tokenise(encoder, labels_of(5), "{}", context="none")
-    prompt = start_prompt(encoder, classes)
+    prompt = init_prompt(encoder, classes)
     assert prompt.context.shape == (1, 0, 64)
     assert (encoder.encode_classes(classes, prompt) - text_features(model, classes, prompt)).abs().max() <= 1e-10
 
@@ -133,7 +133,7 @@ def test_the_starting_prompt_is_the_sentence_itself(encoder, model):
     classes = tokenise(encoder, labels)
     tokens = SimpleTokenizer()([f"a photo of a {label}." for label in labels])
     own = model.encode_text(tokens, normalize=True)
-    assert (encoder.encode_classes(classes, start_prompt(encoder, classes))[0] - own).abs().max() <= 1e-12
+    assert (encoder.encode_classes(classes, init_prompt(encoder, classes))[0] - own).abs().max() <= 1e-12
 
 
 def test_images_do_not_mix(encoder):
@@ -146,7 +146,7 @@ def test_images_do_not_mix(encoder):
 
 def test_batched_gradients_through_one_graph(encoder):
     classes = tokenise(encoder, labels_of(7))
-    prompt = start_prompt(encoder, classes)
+    prompt = init_prompt(encoder, classes)
     context = prompt.context.requires_grad_()
     features = encoder.encode_classes(classes, Prompt(context))
     directions = torch.randn(5, *features.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -184,16 +184,16 @@ def test_narrow_dtypes(dtype, tolerance):
 
 def test_deep_prompts_that_cannot_be(encoder):
     after = tokenise(encoder, labels_of(3), "a photo of a {} on the table.", context="after")
-    with pytest.raises(InvalidOption, match="before the class name"):
+    with pytest.raises(InvalidOptionError, match="before the class name"):
         encoder.encode_classes(after, random_prompt(after, 1, deep=1))
     before = tokenise(encoder, labels_of(3))
-    with pytest.raises(InvalidOption, match="at most 2"):
+    with pytest.raises(InvalidOptionError, match="at most 2"):
         encoder.encode_classes(before, random_prompt(before, 1, deep=3))
 
 
 def test_a_wrong_number_of_vectors_is_refused(encoder):
     classes = tokenise(encoder, ["cat"])
-    with pytest.raises(InvalidOption, match=r"\[4, 64\]"):
+    with pytest.raises(InvalidOptionError, match=r"\[4, 64\]"):
         encoder.encode_classes(classes, Prompt(torch.zeros(1, 3, 64)))
 
 

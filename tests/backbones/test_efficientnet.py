@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from poise.backbones.efficientnet import EfficientNetLite
+from poise.backbones.vision.efficientnet import EfficientNetLite
 
 timm = pytest.importorskip("timm")
 

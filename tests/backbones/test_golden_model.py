@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from poise.backbones import load
-from poise.prompts import start_prompt, tokenise
+from poise.prompts import init_prompt, tokenise
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -21,6 +21,6 @@ def test_published_code_gives_the_same_zero_shot_probabilities(which):
     assert encoder.scale == pytest.approx(golden["scale"], rel=1e-9)
     case = golden["sets"][which]
     classes = tokenise(encoder, case["labels"], case["template"])
-    text = encoder.encode_classes(classes, start_prompt(encoder, classes))
+    text = encoder.encode_classes(classes, init_prompt(encoder, classes))
     probabilities = encoder.logits(encoder.encode_images(views[:, None]), text)[:, 0].softmax(-1)
     assert (probabilities - torch.tensor(case["zero_shot"], dtype=torch.float64)).abs().max() <= 1e-9

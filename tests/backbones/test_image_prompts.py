@@ -8,9 +8,9 @@ from backbones.saved import save_open_clip
 from open_clip.tokenizer import SimpleTokenizer
 
 from poise.backbones import load
-from poise.backbones.openclip import wrap
-from poise.backbones.tiny import tiny_model
-from poise.errors import InvalidOption
+from poise.backbones.loaders.openclip import wrap
+from poise.backbones.loaders.tiny import tiny_model
+from poise.errors import InvalidOptionError
 from poise.types import Prompt
 
 VIEWS = torch.randn(2, 3, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
@@ -76,12 +76,12 @@ def test_chunks_change_nothing(model):
 def test_a_tower_that_takes_no_prompts(tmp_path):
     save_open_clip("rn", tmp_path)
     encoder = load(f"local-dir:{tmp_path}", device="cpu")
-    with pytest.raises(InvalidOption, match="takes no prompts"):
+    with pytest.raises(InvalidOptionError, match="takes no prompts"):
         encoder.encode_images(torch.zeros(1, 1, 3, 64, 64), prompt(1, 1))
 
 
 @pytest.mark.parametrize(("layers", "width"), [(3, 64), (2, 32)])
 def test_prompts_that_do_not_fit_the_tower(encoder, layers, width):
     given = Prompt(torch.zeros(1, 2, 64), image_layers=torch.zeros(1, layers, 2, width))
-    with pytest.raises(InvalidOption, match="2 layers of width 64"):
+    with pytest.raises(InvalidOptionError, match="2 layers of width 64"):
         encoder.encode_images(VIEWS, given)

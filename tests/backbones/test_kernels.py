@@ -10,14 +10,17 @@ from open_clip.model import CLIP
 from oracles.text import text_features
 from torch import Tensor, nn
 
-from poise.backbones import fused, kernels, load, packed
+from poise.backbones import load
 from poise.backbones.block import Mlp
-from poise.backbones.causal import SharedPrefix
 from poise.backbones.encoder import Encoder
-from poise.backbones.openclip import causal_tower, class_token_tower
-from poise.backbones.tiny import CONFIG, tiny_model
-from poise.forward import ClassTexts
-from poise.prompts import start_prompt, tokenise
+from poise.backbones.loaders.openclip import causal_tower, class_token_tower
+from poise.backbones.loaders.tiny import CONFIG, tiny_model
+from poise.backbones.text import packed
+from poise.backbones.text.shared_prefix import SharedPrefix
+from poise.backbones.triton import block_kernels as kernels
+from poise.backbones.triton import fused_block as fused
+from poise.encoding.class_texts import ClassTexts
+from poise.prompts import init_prompt, tokenise
 from poise.types import ClassTokens, Prompt
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -70,7 +73,7 @@ def test_rows_collect_what_blocks_add() -> None:
             nn.init.normal_(weight, generator=generator).requires_grad_(False)
         part.to(DEVICE)
     x, change = (torch.randn(3, 5, width, generator=generator).to(DEVICE) for width in (24, 40))
-    rows = fused.Rows(x.clone())
+    rows = fused.ResidualStream(x.clone())
     torch.testing.assert_close(rows.normed(norm), norm(x), atol=1e-5, rtol=0)
     rows.add(change, last)
     rows.add(change, last)
@@ -94,7 +97,7 @@ def test_the_image_tower_in_kernels_equals_its_own_forward(quick: bool) -> None:
 def _set(model: CLIP, labels: list[str]) -> tuple[SharedPrefix, ClassTokens, Tensor]:
     encoder = load("tiny", device="cpu", dtype="float32")
     classes = tokenise(encoder, labels)
-    return SharedPrefix(causal_tower(model.to(DEVICE)), tiled=True), classes, start_prompt(encoder, classes).context
+    return SharedPrefix(causal_tower(model.to(DEVICE)), tiled=True), classes, init_prompt(encoder, classes).context
 
 
 @pytest.mark.usefixtures("any_device")
@@ -151,7 +154,7 @@ def test_half_precision_stays_within_its_rounding() -> None:
 def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = load("tiny", device=str(DEVICE), dtype="float32")
     classes = tokenise(encoder, LABELS[:4])
-    start = start_prompt(encoder, classes)
+    start = init_prompt(encoder, classes)
     cotangent = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     wanted = ClassTexts(encoder, classes, start)
     monkeypatch.setattr(wanted, "_pull", lambda *span: _autograd(wanted, *span))
@@ -166,7 +169,7 @@ def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _autograd(texts: ClassTexts, first: int, last: int) -> object:
-    from poise.forward import _Pull
+    from poise.encoding.class_texts import _Pull
 
     leaf, features = texts._graph(texts.start, first, last)
     return _Pull(lambda cotangent: texts._products(leaf, features, cotangent), share=1)

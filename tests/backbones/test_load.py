@@ -12,9 +12,10 @@ from backbones.saved import save_clip, save_open_clip, save_siglip
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
-from poise.backbones import hub, load
-from poise.backbones.openclip_load import _activation, _named_weights, build, known_names
-from poise.errors import BadCheckpoint, InvalidOption, ModelNotFound, UnknownName
+from poise.backbones import load
+from poise.backbones.loaders import hub
+from poise.backbones.loaders.openclip_load import _activation, _named_weights, build, known_names
+from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
 
 WEIGHTS = "open_clip_model.safetensors"
 
@@ -46,21 +47,21 @@ def configure(folder, change, name: str = "open_clip_config.json") -> None:
     ],
 )
 def test_an_unknown_name_gets_suggestions(name, guess):
-    with pytest.raises(UnknownName, match=guess):
+    with pytest.raises(UnknownNameError, match=guess):
         load(name, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 3])
 def test_a_name_is_text(name):
-    with pytest.raises(InvalidOption, match="name must be a string"):
+    with pytest.raises(InvalidOptionError, match="name must be a string"):
         load(name)
 
 
 def test_devices():
     assert load("tiny", device=torch.device("cpu")).device.type == "cpu"
-    with pytest.raises(InvalidOption, match="not accepted"):
+    with pytest.raises(InvalidOptionError, match="not accepted"):
         load("tiny", device="gpu please")
-    with pytest.raises(InvalidOption, match="not available"):
+    with pytest.raises(InvalidOptionError, match="not available"):
         load("tiny", device="cuda:99")
 
 
@@ -68,9 +69,9 @@ def test_dtypes():
     assert load("tiny", device="cpu").dtype == torch.float32
     assert load("tiny", device="cpu", dtype="float64").dtype == torch.float64
     assert load("tiny", device="cpu", dtype=torch.float64).dtype == torch.float64
-    with pytest.raises(InvalidOption, match="float32, float64"):
+    with pytest.raises(InvalidOptionError, match="float32, float64"):
         load("tiny", device="cpu", dtype="fp16")
-    with pytest.raises(InvalidOption, match="Accepted: auto"):
+    with pytest.raises(InvalidOptionError, match="Accepted: auto"):
         load("tiny", device="cpu", dtype="int8")
 
 
@@ -81,7 +82,7 @@ def test_missing_weights_without_a_network_say_what_to_fetch(tmp_path, monkeypat
         ("hf-hub:some/model", "open_clip_config.json"),
         ("transformers:some/model", "safetensors"),
     ]:
-        with pytest.raises(ModelNotFound, match=words) as error:
+        with pytest.raises(ModelNotFoundError, match=words) as error:
             load(name, device="cpu", cache_dir=str(tmp_path))
         assert "hf download" in str(error.value)
         assert str(tmp_path) in str(error.value)
@@ -92,20 +93,20 @@ def test_an_unreachable_hub_is_noticed_in_seconds(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
     monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
     start = time.monotonic()
-    with pytest.raises(ModelNotFound, match=r"hub\.invalid can't be reached"):
+    with pytest.raises(ModelNotFoundError, match=r"hub\.invalid can't be reached"):
         hub.fetch("some/model", ["model.safetensors"], str(tmp_path))
     assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("name", ["hf-hub:not a name!", "transformers:not a name!"])
 def test_a_repository_name_that_cannot_be(name, tmp_path):
-    with pytest.raises(ModelNotFound, match="repository name"):
+    with pytest.raises(ModelNotFoundError, match="repository name"):
         load(name, device="cpu", cache_dir=str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["local-dir:/absent/folder", "transformers:/absent/folder", "transformers:./absent"])
 def test_a_folder_that_is_absent(name):
-    with pytest.raises(ModelNotFound, match="not a folder"):
+    with pytest.raises(ModelNotFoundError, match="not a folder"):
         load(name, device="cpu")
 
 
@@ -121,13 +122,13 @@ class Bomb:
 def test_a_pickle_is_refused_unread(folder, suffix):
     (folder / WEIGHTS).unlink()
     (folder / f"open_clip_pytorch_model.{suffix}").write_bytes(pickle.dumps(Bomb(folder / "touched")))
-    with pytest.raises(BadCheckpoint, match=r"convert it once: python -c .*weights_only=True"):
+    with pytest.raises(InvalidCheckpointError, match=r"convert it once: python -c .*weights_only=True"):
         load(f"local-dir:{folder}", device="cpu")
     assert not (folder / "touched").exists()
 
 
 def test_the_advised_conversion_works(folder):
-    from poise.backbones.checkpoint import conversion
+    from poise.backbones.loaders.checkpoint import conversion
 
     source, target = folder / "open_clip_pytorch_model.bin", folder / WEIGHTS
     tensors = load_file(target)
@@ -139,13 +140,13 @@ def test_the_advised_conversion_works(folder):
 
 
 def test_weights_that_have_no_safetensors_anywhere():
-    with pytest.raises(BadCheckpoint, match="pickle"):
+    with pytest.raises(InvalidCheckpointError, match="pickle"):
         _named_weights("X/y", {"url": "https://example.org/weights.pt"}, None)
 
 
 def test_no_weights_at_all(folder):
     (folder / WEIGHTS).unlink()
-    with pytest.raises(ModelNotFound, match="has no weights"):
+    with pytest.raises(ModelNotFoundError, match="has no weights"):
         load(f"local-dir:{folder}", device="cpu")
 
 
@@ -153,7 +154,7 @@ def test_several_weights(folder):
     (folder / WEIGHTS).rename(folder / "one.safetensors")
     assert load(f"local-dir:{folder}", device="cpu").scale > 0
     (folder / "two.safetensors").write_bytes((folder / "one.safetensors").read_bytes())
-    with pytest.raises(BadCheckpoint, match=r"one\.safetensors, two\.safetensors"):
+    with pytest.raises(InvalidCheckpointError, match=r"one\.safetensors, two\.safetensors"):
         load(f"local-dir:{folder}", device="cpu")
 
 
@@ -161,7 +162,7 @@ def test_several_weights(folder):
 def test_truncated_weights(folder, cut):
     data = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(data[:cut])
-    with pytest.raises(BadCheckpoint, match="not a readable safetensors"):
+    with pytest.raises(InvalidCheckpointError, match="not a readable safetensors"):
         load(f"local-dir:{folder}", device="cpu")
 
 
@@ -169,28 +170,28 @@ def test_a_flipped_header(folder):
     data = bytearray((folder / WEIGHTS).read_bytes())
     data[12] ^= 0xFF
     (folder / WEIGHTS).write_bytes(bytes(data))
-    with pytest.raises(BadCheckpoint, match="not a readable safetensors"):
+    with pytest.raises(InvalidCheckpointError, match="not a readable safetensors"):
         load(f"local-dir:{folder}", device="cpu")
 
 
 def test_missing_and_spare_keys(folder):
     rewrite(folder / WEIGHTS, lambda tensors: tensors.pop("logit_scale"))
-    with pytest.raises(BadCheckpoint, match=r"Missing key.*logit_scale"):
+    with pytest.raises(InvalidCheckpointError, match=r"Missing key.*logit_scale"):
         load(f"local-dir:{folder}", device="cpu")
     rewrite(folder / WEIGHTS, lambda tensors: tensors.update(logit_scale=torch.tensor(1.0), spare=torch.zeros(1)))
-    with pytest.raises(BadCheckpoint, match="spare"):
+    with pytest.raises(InvalidCheckpointError, match="spare"):
         load(f"local-dir:{folder}", device="cpu")
 
 
 def test_a_scale_that_is_not_finite(folder):
     rewrite(folder / WEIGHTS, lambda tensors: tensors.update(logit_scale=torch.tensor(float("nan"))))
-    with pytest.raises(BadCheckpoint, match="scale of nan"):
+    with pytest.raises(InvalidCheckpointError, match="scale of nan"):
         load(f"local-dir:{folder}", device="cpu")
 
 
 def test_a_wrong_width_names_both(folder):
     configure(folder, lambda config: config["model_cfg"].update(embed_dim=24))
-    with pytest.raises(BadCheckpoint, match=r"\[32, 16\].*\[32, 24\]"):
+    with pytest.raises(InvalidCheckpointError, match=r"\[32, 16\].*\[32, 24\]"):
         load(f"local-dir:{folder}", device="cpu")
 
 
@@ -206,32 +207,32 @@ def test_a_wrong_width_names_both(folder):
 )
 def test_hostile_configurations(folder, change, words):
     configure(folder, change)
-    with pytest.raises(BadCheckpoint, match=words):
+    with pytest.raises(InvalidCheckpointError, match=words):
         load(f"local-dir:{folder}", device="cpu")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "\x00"])
 def test_a_configuration_that_is_not_json(folder, text):
     (folder / "open_clip_config.json").write_text(text)
-    with pytest.raises(BadCheckpoint, match="JSON"):
+    with pytest.raises(InvalidCheckpointError, match="JSON"):
         load(f"local-dir:{folder}", device="cpu")
 
 
 def test_coca_is_refused():
-    with pytest.raises(InvalidOption, match="CoCa"):
+    with pytest.raises(InvalidOptionError, match="CoCa"):
         build({"multimodal_cfg": {}}, None)
 
 
 def test_pictures_that_are_not_square(folder):
     configure(folder, lambda config: config["preprocess_cfg"].update(resize_mode="longest"))
-    with pytest.raises(InvalidOption, match="longest"):
+    with pytest.raises(InvalidOptionError, match="longest"):
         load(f"local-dir:{folder}", device="cpu")
 
 
 def test_quick_gelu_follows_the_weights():
     assert _activation("ViT-B-16/openai", {"quick_gelu": False}, {"quick_gelu": True})
     assert not _activation("ViT-B-16/laion", {}, {})
-    with pytest.raises(BadCheckpoint, match=r"quick_gelu=True.*quick_gelu=False"):
+    with pytest.raises(InvalidCheckpointError, match=r"quick_gelu=True.*quick_gelu=False"):
         _activation("ViT-B-16-quickgelu/laion", {"quick_gelu": True}, {})
     assert "ViT-B-16/openai" in known_names()
 
@@ -239,7 +240,7 @@ def test_quick_gelu_follows_the_weights():
 def test_pictures_of_a_wrong_shape():
     encoder = load("tiny", device="cpu")
     for shape in [(3, 32, 32), (1, 1, 3, 32, 16), (1, 1, 1, 32, 32), (1, 1, 3, 64, 32)]:
-        with pytest.raises(InvalidOption, match="32, 32"):
+        with pytest.raises(InvalidOptionError, match="32, 32"):
             encoder.encode_images(torch.zeros(shape))
 
 
@@ -247,20 +248,20 @@ def test_transformers_errors(tmp_path):
     save_siglip(tmp_path)
     good = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(good | {"model_type": "bert"}))
-    with pytest.raises(InvalidOption, match=r"'bert'.*clip, siglip"):
+    with pytest.raises(InvalidOptionError, match=r"'bert'.*clip, siglip"):
         load(f"transformers:{tmp_path}", device="cpu")
     (tmp_path / "config.json").write_text(json.dumps(good))
     rewrite(tmp_path / "model.safetensors", lambda tensors: tensors.pop("logit_bias"))
-    with pytest.raises(BadCheckpoint, match="logit_bias: missing"):
+    with pytest.raises(InvalidCheckpointError, match="logit_bias: missing"):
         load(f"transformers:{tmp_path}", device="cpu")
     rewrite(tmp_path / "model.safetensors", lambda tensors: tensors.update(logit_bias=torch.zeros(3)))
-    with pytest.raises(BadCheckpoint, match=r"\(3,\) in the file, \(1,\) in the model"):
+    with pytest.raises(InvalidCheckpointError, match=r"\(3,\) in the file, \(1,\) in the model"):
         load(f"transformers:{tmp_path}", device="cpu")
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(BadCheckpoint, match="not a readable safetensors"):
+    with pytest.raises(InvalidCheckpointError, match="not a readable safetensors"):
         load(f"transformers:{tmp_path}", device="cpu")
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(BadCheckpoint, match="pickle"):
+    with pytest.raises(InvalidCheckpointError, match="pickle"):
         load(f"transformers:{tmp_path}", device="cpu")
 
 
@@ -268,5 +269,5 @@ def test_a_transformers_folder_without_a_tokenizer(tmp_path):
     save_clip(tmp_path)
     for file in tmp_path.glob("*token*"):
         file.unlink()
-    with pytest.raises(BadCheckpoint, match="tokenizer"):
+    with pytest.raises(InvalidCheckpointError, match="tokenizer"):
         load(f"transformers:{tmp_path}", device="cpu")

@@ -11,8 +11,8 @@ from backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip, s
 from PIL import Image
 
 from poise.backbones import load
-from poise.errors import BadLabels, InvalidOption
-from poise.prompts import start_prompt, tokenise
+from poise.errors import InvalidLabelsError, InvalidOptionError
+from poise.prompts import init_prompt, tokenise
 from poise.testing import check_backbone
 from poise.types import Prompt
 
@@ -25,7 +25,7 @@ def pictures(size: int, count: int = 3) -> torch.Tensor:
 
 def our_logits(encoder, views: torch.Tensor, template: str = "a photo of a {}.") -> torch.Tensor:
     classes = tokenise(encoder, LABELS, template)
-    text = encoder.encode_classes(classes, start_prompt(encoder, classes))
+    text = encoder.encode_classes(classes, init_prompt(encoder, classes))
     return encoder.logits(encoder.encode_images(views[:, None]), text)[:, 0]
 
 
@@ -132,7 +132,7 @@ def test_the_general_path_takes_batched_gradients_and_contexts_per_class(tmp_pat
     scheme = "transformers" if (tmp_path / "config.json").exists() else "local-dir"
     encoder = load(f"{scheme}:{tmp_path}", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS)
-    start = start_prompt(encoder, classes).context
+    start = init_prompt(encoder, classes).context
     context = start.clone().requires_grad_()
     features = encoder.encode_classes(classes, Prompt(context))
     directions = torch.randn(3, *features.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_the_general_path_takes_batched_gradients_and_contexts_per_class(tmp_pat
     assert (batched - torch.stack(alone)).abs().max() <= 1e-10
     each = encoder.encode_classes(classes, Prompt(start[:, None].expand(-1, len(LABELS), -1, -1)))
     assert (each - features).abs().max() <= 1e-12
-    with pytest.raises(InvalidOption, match="causal"):
+    with pytest.raises(InvalidOptionError, match="causal"):
         encoder.encode_classes(classes, Prompt(start, text_layers=start[:, None]))
 
 
@@ -159,7 +159,7 @@ def test_transformers_clip(tmp_path):
     ours = our_logits(encoder, views)
     assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
     check_backbone(encoder)
-    with pytest.raises(BadLabels, match="end-of-text"):
+    with pytest.raises(InvalidLabelsError, match="end-of-text"):
         tokenise(encoder, ["cat <|endoftext|>"])
 
 

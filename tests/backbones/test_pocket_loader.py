@@ -12,9 +12,9 @@ import torch
 from open_clip.model import CLIP
 from safetensors.torch import save_file
 
-from poise.backbones.pocket import load_pocket
-from poise.errors import BadCheckpoint, ModelNotFound
-from poise.prompts import start_prompt, tokenise
+from poise.backbones.loaders.pocket import load_pocket
+from poise.errors import InvalidCheckpointError, ModelNotFoundError
+from poise.prompts import init_prompt, tokenise
 
 MODEL = {
     "embed_dim": 48,
@@ -56,7 +56,7 @@ def test_equals_open_clip(folder: Path) -> None:
     classes = tokenise(encoder, labels)
     with torch.no_grad():
         images = encoder.encode_images(pictures[:, None])[:, 0]
-        texts = encoder.encode_classes(classes, start_prompt(encoder, classes))[0]
+        texts = encoder.encode_classes(classes, init_prompt(encoder, classes))[0]
         expected = model.encode_text(tokenizer([f"a photo of a {label}." for label in labels]), normalize=True)
         torch.testing.assert_close(images, model.encode_image(pictures, normalize=True), atol=1e-5, rtol=0)
     torch.testing.assert_close(texts, expected, atol=1e-5, rtol=0)
@@ -65,9 +65,9 @@ def test_equals_open_clip(folder: Path) -> None:
 
 
 def test_missing_and_damaged_weights_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFound, match="no weights for 'pocket'"):
+    with pytest.raises(ModelNotFoundError, match="no weights for 'pocket'"):
         load_pocket(device=CPU, dtype=torch.float32, folder=tmp_path)
     (tmp_path / "open_clip_config.json").write_text((folder / "open_clip_config.json").read_text())
     (tmp_path / "open_clip_model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(BadCheckpoint, match="can't be read"):
+    with pytest.raises(InvalidCheckpointError, match="can't be read"):
         load_pocket(device=CPU, dtype=torch.float32, folder=tmp_path)

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from poise.backbones import load
-from poise.backbones.pocket import FOLDER
+from poise.backbones.loaders.pocket import FOLDER
 
 LABELS = (
     "cat", "dog", "horse", "bird", "fish", "coffee cup", "bottle", "pizza", "rocket", "airplane",
@@ -60,7 +60,7 @@ def test_five_photos_among_twenty_labels_through_open_clip(open_clip_model):
 
 
 def test_open_clip_gives_the_same_features(open_clip_model):
-    from poise.prompts import start_prompt, tokenise
+    from poise.prompts import init_prompt, tokenise
 
     model, prepare, tokenizer = open_clip_model
     encoder = load("pocket", device="cpu", dtype="float32")
@@ -69,7 +69,7 @@ def test_open_clip_gives_the_same_features(open_clip_model):
         classes = tokenise(encoder, LABELS, "a photo of a {}.")
         ours = (
             encoder.encode_images(pictures[None])[0],
-            encoder.encode_classes(classes, start_prompt(encoder, classes))[0],
+            encoder.encode_classes(classes, init_prompt(encoder, classes))[0],
         )
         theirs = (
             F.normalize(model.encode_image(pictures), dim=-1),

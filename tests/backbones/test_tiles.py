@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from oracles.text import text_features
 
 from poise.backbones import load
-from poise.backbones.causal import SharedPrefix
-from poise.backbones.openclip import causal_tower
-from poise.backbones.tiles import _places, _width, make_tiles
-from poise.backbones.tiny import tiny_model
-from poise.prompts import start_prompt, tokenise
+from poise.backbones.loaders.openclip import causal_tower
+from poise.backbones.loaders.tiny import tiny_model
+from poise.backbones.text.shared_prefix import SharedPrefix
+from poise.backbones.text.tiles import _places, _width, make_tiles
+from poise.prompts import init_prompt, tokenise
 from poise.types import Prompt
 
 LABELS = [
@@ -32,7 +32,7 @@ def test_equal_to_the_plain_forward(deep: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(3, 4, 64, dtype=torch.float64, generator=generator)
     layers = torch.randn(3, 1, 4, 64, dtype=torch.float64, generator=generator) if deep else None
-    prompt = Prompt(start_prompt(encoder, classes).context + 0.1 * noise, text_layers=layers)
+    prompt = Prompt(init_prompt(encoder, classes).context + 0.1 * noise, text_layers=layers)
     model = tiny_model().double().requires_grad_(False)
     with torch.no_grad():
         found = SharedPrefix(causal_tower(model), tiled=True)(classes, prompt)
@@ -43,7 +43,7 @@ def test_equal_to_the_plain_forward(deep: bool) -> None:
 def test_a_prompt_without_tokens_still_has_features_for_each_image() -> None:
     encoder = load("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:4], "{}.", context="none")
-    prompt = start_prompt(encoder, classes).map(lambda part: part.expand(3, -1, -1))
+    prompt = init_prompt(encoder, classes).map(lambda part: part.expand(3, -1, -1))
     model = tiny_model().double().requires_grad_(False)
     with torch.no_grad():
         found = SharedPrefix(causal_tower(model), tiled=True)(classes, prompt)
@@ -55,7 +55,7 @@ def test_a_prompt_without_tokens_still_has_features_for_each_image() -> None:
 def test_gradients_equal_those_of_the_plain_forward() -> None:
     encoder = load("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:12])
-    start = start_prompt(encoder, classes).context.repeat(2, 1, 1).requires_grad_()
+    start = init_prompt(encoder, classes).context.repeat(2, 1, 1).requires_grad_()
     model = tiny_model().double().requires_grad_(False)
     cotangent = torch.randn(2, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     tiled = SharedPrefix(causal_tower(model), tiled=True)
@@ -69,7 +69,7 @@ def test_gradients_equal_those_of_the_plain_forward() -> None:
 def test_gradients_of_many_images_go_through_one_graph() -> None:
     encoder = load("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:12])
-    start = start_prompt(encoder, classes).context.clone().requires_grad_()
+    start = init_prompt(encoder, classes).context.clone().requires_grad_()
     model = tiny_model().double().requires_grad_(False)
     directions = torch.randn(5, 1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = torch.nn.functional.normalize(SharedPrefix(causal_tower(model), tiled=True)(classes, Prompt(start)), dim=-1)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from open_clip.model import CLIP
 
-from poise.backbones.openclip import class_token_tower
-from poise.backbones.tiny import CONFIG, tiny_model
+from poise.backbones.loaders.openclip import class_token_tower
+from poise.backbones.loaders.tiny import CONFIG, tiny_model
 
 
 def test_equal_to_the_tower_itself() -> None:

@@ -8,8 +8,9 @@ from data import trees
 
 from poise import data
 from poise.data.wnids import imagenet_names, wordnet_ids
-from poise.errors import BadDataset, InvalidOption, UnknownName
+from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
 from poise.images import read_image
+from poise.storage import hash_names
 
 
 @pytest.mark.parametrize("layout", ["coop", "tpt"])
@@ -67,8 +68,8 @@ def test_edits_turn_original_names_into_the_published_ones(name: str) -> None:
     row = data.row(name)
     originals = trees.ORIGINAL[name]
     if row.told_by:  # elsewhere nothing on disk but the split file tells the class
-        assert data.hash_classes(map(row.edit, originals)) == row.class_hash
-    assert data.hash_classes(published_name(name, original) for original in originals) == row.class_hash
+        assert hash_names(map(row.edit, originals)) == row.class_hash
+    assert hash_names(published_name(name, original) for original in originals) == row.class_hash
 
 
 def test_published_names_to_the_letter(tmp_path: Path) -> None:
@@ -119,13 +120,13 @@ def test_a_missing_class_folder_shifts_no_label(tmp_path: Path) -> None:
 def test_a_foreign_imagenet_folder_is_refused(tmp_path: Path) -> None:
     trees.build("imagenet-a", tmp_path, "tpt")
     (tmp_path / "imagenet-a").rename(tmp_path / "imagenet-r")
-    with pytest.raises(BadDataset, match="not in ImageNet-R"):
+    with pytest.raises(InvalidDatasetError, match="not in ImageNet-R"):
         data.open("imagenet-r", tmp_path)
 
 
 def test_unsorted_imagenet_images_are_refused(tmp_path: Path) -> None:
     trees.write(tmp_path / "ImageNet/val/ILSVRC2012_val_00000001.JPEG", trees.picture())
-    with pytest.raises(BadDataset, match="one folder per class"):
+    with pytest.raises(InvalidDatasetError, match="one folder per class"):
         data.open("imagenet", tmp_path)
 
 
@@ -156,23 +157,23 @@ def test_protocol_and_options(tmp_path: Path) -> None:
     trees.build("imagenet-a", tmp_path, "tpt")
     assert not data.open("imagenet-a", tmp_path).augmix
     assert data.open("imagenet-a", tmp_path, protocol="c-tpt").augmix
-    with pytest.raises(InvalidOption, match="protocol 'o-tpt'"):
+    with pytest.raises(InvalidOptionError, match="protocol 'o-tpt'"):
         data.open("imagenet-a", tmp_path, protocol="o-tpt")  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="split 'dev'"):
+    with pytest.raises(InvalidOptionError, match="split 'dev'"):
         data.open("imagenet-a", tmp_path, split="dev")
-    with pytest.raises(BadDataset, match="no 'train' split"):
+    with pytest.raises(InvalidDatasetError, match="no 'train' split"):
         data.open("imagenet-a", tmp_path, split="train")
-    with pytest.raises(UnknownName, match="Did you mean 'imagenet-a'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'imagenet-a'"):
         data.open("imagenet-aa", tmp_path)
-    with pytest.raises(BadDataset, match="does not exist"):
+    with pytest.raises(InvalidDatasetError, match="does not exist"):
         data.open("imagenet-a", tmp_path / "nowhere")
-    with pytest.raises(BadDataset, match="No data folder"):
+    with pytest.raises(InvalidDatasetError, match="No data folder"):
         data.open("imagenet-a")
 
 
 @pytest.mark.parametrize("name", trees.NAMES)
 def test_nothing_there_says_what_was_looked_for_and_how_to_get_it(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadDataset) as caught:
+    with pytest.raises(InvalidDatasetError) as caught:
         data.open(name, tmp_path)
     assert caught.value.code == "dataset_absent"
     assert data.row(name).places[0].folder.split("/")[0] in caught.value.message

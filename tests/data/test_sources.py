@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from poise import data
 from poise.data.items import Slice
 from poise.data.shards import expand_braces
-from poise.errors import BadDataset, InvalidOption, MissingDependency
+from poise.errors import InvalidDatasetError, InvalidOptionError, MissingDependencyError
 from poise.images import read_image
 
 
@@ -54,17 +54,17 @@ def test_folder_tree_with_a_class_file(tmp_path: Path) -> None:
 )
 def test_folder_tree_with_a_wrong_class_file(text: str, message: str, tmp_path: Path) -> None:
     trees.write(write_tree(tmp_path) / "classnames.txt", text)
-    with pytest.raises(BadDataset, match=message):
+    with pytest.raises(InvalidDatasetError, match=message):
         data.open(f"folder:{tmp_path}")
 
 
 def test_folder_refusals(tmp_path: Path) -> None:
-    with pytest.raises(BadDataset, match="does not exist"):
+    with pytest.raises(InvalidDatasetError, match="does not exist"):
         data.open(f"folder:{tmp_path}/nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadDataset, match="No images"):
+    with pytest.raises(InvalidDatasetError, match="No images"):
         data.open(f"folder:{tmp_path}")
-    with pytest.raises(InvalidOption, match="few-shot"):
+    with pytest.raises(InvalidOptionError, match="few-shot"):
         data.open(f"folder:{tmp_path}", shots=4)
 
 
@@ -101,7 +101,7 @@ def test_shards_in_clip_benchmarks_layout(tmp_path: Path) -> None:
     trees.write(tmp_path / "classnames.txt", "cat\ndog\n")
     assert [item.id for item in data.open(f"wds:{tmp_path}").items] == [f"{n}/s{n}" for n in range(11)]
     (tmp_path / "test/7.tar").unlink()
-    with pytest.raises(BadDataset, match="1 of 11 shards are missing"):
+    with pytest.raises(InvalidDatasetError, match="1 of 11 shards are missing"):
         data.open(f"wds:{tmp_path}")
 
 
@@ -131,20 +131,20 @@ def test_shards_never_touch_the_disk(tmp_path: Path) -> None:
 def test_shard_refusals(members: dict[str, bytes], message: str, tmp_path: Path) -> None:
     write_shard(tmp_path / "0.tar", members)
     trees.write(tmp_path / "classnames.txt", "cat\ndog\n")
-    with pytest.raises(BadDataset, match=message):
+    with pytest.raises(InvalidDatasetError, match=message):
         data.open(f"wds:{tmp_path}/0.tar")
 
 
 def test_shards_that_are_no_tar_or_have_no_names(tmp_path: Path) -> None:
     trees.write(tmp_path / "0.tar", b"not a tar at all")
-    with pytest.raises(BadDataset, match=r"no classnames\.txt"):
+    with pytest.raises(InvalidDatasetError, match=r"no classnames\.txt"):
         data.open(f"wds:{tmp_path}/0.tar")
     trees.write(tmp_path / "classnames.txt", "cat\n")
-    with pytest.raises(BadDataset, match="can't be read"):
+    with pytest.raises(InvalidDatasetError, match="can't be read"):
         data.open(f"wds:{tmp_path}/0.tar")
-    with pytest.raises(BadDataset, match="there are none"):
+    with pytest.raises(InvalidDatasetError, match="there are none"):
         data.open(f"wds:{tmp_path}/*.zip")
-    with pytest.raises(BadDataset, match="empty or too long"):
+    with pytest.raises(InvalidDatasetError, match="empty or too long"):
         data.open(f"wds:{tmp_path}/{{3..1}}.tar")
 
 
@@ -153,7 +153,7 @@ def test_a_shard_cut_off_later_is_noticed(tmp_path: Path) -> None:
     trees.write(tmp_path / "classnames.txt", "cat\n")
     item = data.open(f"wds:{tmp_path}/0.tar").items[0]
     os.truncate(tmp_path / "0.tar", 600)
-    with pytest.raises(BadDataset, match="ends after"):
+    with pytest.raises(InvalidDatasetError, match="ends after"):
         item.source()
 
 
@@ -181,7 +181,7 @@ def test_hugging_face_table(table: Path) -> None:
     assert [item.label for item in found.items] == [0, 1, 1, 0]
     assert [pickle.loads(pickle.dumps(item)).source() for item in found.items] == [trees.picture(n) for n in range(4)]
     assert data.open(f"hf:{table}/dict:validation").split == "validation"
-    with pytest.raises(BadDataset, match="can't be opened"):
+    with pytest.raises(InvalidDatasetError, match="can't be opened"):
         data.open(f"hf:{table}/dict:test")
 
 
@@ -197,15 +197,15 @@ def test_hugging_face_refusals(table: Path, monkeypatch: pytest.MonkeyPatch) -> 
     import datasets
 
     datasets.Dataset.from_dict({"label": [1]}).save_to_disk(table / "plain")
-    with pytest.raises(BadDataset, match="0 columns of type Image"):
+    with pytest.raises(InvalidDatasetError, match="0 columns of type Image"):
         data.open(f"hf:{table}/plain")
     features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat"]))
     rows = {"image": [{"bytes": trees.picture(), "path": None}], "label": [-1]}
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(table / "unlabelled")
-    with pytest.raises(BadDataset, match=r"Row 0 .* has no label"):
+    with pytest.raises(InvalidDatasetError, match=r"Row 0 .* has no label"):
         data.open(f"hf:{table}/unlabelled")
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(MissingDependency, match="pip install datasets"):
+    with pytest.raises(MissingDependencyError, match="pip install datasets"):
         data.open(f"hf:{table}/another")
 
 
@@ -219,7 +219,7 @@ def test_items_are_frozen_and_a_subset_is_stable() -> None:
     assert whole.subset(50).items != whole.subset(50, seed=1).items
     assert set(whole.subset(10_000).items) == set(items)
     assert {item.label for item in whole.subset(20).items} == {0, 1, 2}
-    with pytest.raises(InvalidOption, match="subset of 0"):
+    with pytest.raises(InvalidOptionError, match="subset of 0"):
         whole.subset(0)
     assert len(pickle.dumps(items)) < 300 * 60
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from poise import data
 from poise.data.fewshot import draw_shots
 from poise.data.items import Item
-from poise.errors import BadDataset, InvalidOption
+from poise.errors import InvalidDatasetError, InvalidOptionError
 
 SPLIT = trees.SPLIT["eurosat"].split_file
 
@@ -40,7 +40,7 @@ def test_a_damaged_split_file_is_named(tmp_path: Path) -> None:
         ({"train": entries()["train"], "val": [], "test": []}, "lists no 'test' images"),
     ]:
         rewrite(tmp_path, content)
-        with pytest.raises(BadDataset, match=message):
+        with pytest.raises(InvalidDatasetError, match=message):
             data.open("eurosat", tmp_path)
 
 
@@ -61,7 +61,7 @@ def test_a_changed_class_order_is_caught(tmp_path: Path) -> None:
         for entry in rows:
             entry[1] = swap.get(entry[1], entry[1])
     rewrite(tmp_path, content)
-    with pytest.raises(BadDataset, match="order, are not the published ones"):
+    with pytest.raises(InvalidDatasetError, match="order, are not the published ones"):
         data.open("eurosat", tmp_path)
     assert data.open("eurosat", tmp_path, strict=False).classes[:2] == ("Forest", "Annual Crop Land")
 
@@ -69,28 +69,28 @@ def test_a_changed_class_order_is_caught(tmp_path: Path) -> None:
 def test_a_wrong_number_of_classes_is_caught(tmp_path: Path) -> None:
     trees.build("eurosat", tmp_path)
     rewrite(tmp_path, {part: rows[:-1] for part, rows in entries().items()})
-    with pytest.raises(BadDataset, match="has 9 classes; published results have 10"):
+    with pytest.raises(InvalidDatasetError, match="has 9 classes; published results have 10"):
         data.open("eurosat", tmp_path)
 
 
 def test_images_without_split_file_and_the_reverse(tmp_path: Path) -> None:
     trees.build("eurosat", tmp_path / "a")
     (tmp_path / "a/eurosat" / SPLIT).unlink()
-    with pytest.raises(BadDataset, match=f"{SPLIT} is not") as caught:
+    with pytest.raises(InvalidDatasetError, match=f"{SPLIT} is not") as caught:
         data.open("eurosat", tmp_path / "a")
     assert "drive.google.com" in caught.value.hint
     trees.build("eurosat", tmp_path / "b", pictures=False)
-    with pytest.raises(BadDataset, match="None of the images"):
+    with pytest.raises(InvalidDatasetError, match="None of the images"):
         data.open("eurosat", tmp_path / "b")
 
 
 def test_aircraft_with_a_damaged_list(tmp_path: Path) -> None:
     folder = trees.build("aircraft", tmp_path)
     trees.write(folder / "images_variant_test.txt", "0034309 747-9000\n")
-    with pytest.raises(BadDataset, match="not 'image variant'"):
+    with pytest.raises(InvalidDatasetError, match="not 'image variant'"):
         data.open("aircraft", tmp_path)
     (folder / "variants.txt").unlink()
-    with pytest.raises(BadDataset, match=r"no variants\.txt"):
+    with pytest.raises(InvalidDatasetError, match=r"no variants\.txt"):
         data.open("aircraft", tmp_path)
 
 
@@ -120,7 +120,7 @@ def test_shots_are_the_draw_of_one_seeded_generator() -> None:
     generator = random.Random(7)
     expected = generator.sample(items[0::2], 4) + generator.sample(items[1::2], 4)  # class 1 comes first in the list
     assert draw_shots(items, 4, seed=7) == expected
-    with pytest.raises(InvalidOption, match="shots=0"):
+    with pytest.raises(InvalidOptionError, match="shots=0"):
         draw_shots(items, 0)
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from poise import data
 from poise.cli.data import app
 from poise.data.download import get
-from poise.errors import BadDataset, InvalidOption, UnknownName
+from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
+from poise.evaluate.sanity import plausibility
 
 runner = CliRunner()
 
@@ -80,7 +81,7 @@ def test_absent_sets_count_only_when_asked_for(tmp_path: Path, known_counts: Non
     assert {finding.name: finding.status for finding in findings}["dtd"] == "absent"
     assert not data.check_all(tmp_path, ["eurosat", "dtd"])[1]
     assert not data.check_all(tmp_path / "eurosat")[1]  # nothing at all is not fine
-    with pytest.raises(UnknownName, match="Did you mean 'dtd'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'dtd'"):
         data.check_all(tmp_path, ["dtdd"])
 
 
@@ -89,7 +90,7 @@ def test_other_sources_can_be_checked(tmp_path: Path) -> None:
     assert data.check(f"folder:{tmp_path}").status == "ok"
     trees.write(tmp_path / "cat/2.jpg", b"")
     assert data.check(f"folder:{tmp_path}").status == "damaged"
-    with pytest.raises(BadDataset):
+    with pytest.raises(InvalidDatasetError):
         data.check(f"folder:{tmp_path}/nowhere")
 
 
@@ -161,15 +162,17 @@ def test_a_failed_download_says_what_to_do(tmp_path: Path) -> None:
     def broken(*_: object) -> None:
         raise OSError("network unreachable")
 
-    with pytest.raises(BadDataset, match="network unreachable") as caught:
+    with pytest.raises(InvalidDatasetError, match="network unreachable") as caught:
         get("dtd", tmp_path, images=broken)
     assert "https://www.robots.ox.ac.uk/~vgg/data/dtd/" in caught.value.hint
-    with pytest.raises(BadDataset, match=r"split_zhou_DescribableTextures\.json could not be fetched") as caught:
+    with pytest.raises(
+        InvalidDatasetError, match=r"split_zhou_DescribableTextures\.json could not be fetched"
+    ) as caught:
         get("dtd", tmp_path, images=fake_images("dtd", PLACES["dtd"]), split=broken)
     assert "drive.google.com" in caught.value.hint
-    with pytest.raises(BadDataset, match="can't be fetched automatically"):
+    with pytest.raises(InvalidDatasetError, match="can't be fetched automatically"):
         get("imagenet", tmp_path)
-    with pytest.raises(BadDataset, match="no images after the download"):
+    with pytest.raises(InvalidDatasetError, match="no images after the download"):
         get("food101", tmp_path, images=lambda kind, root: None)
 
 
@@ -201,16 +204,16 @@ def test_an_implausible_accuracy_is_called_out() -> None:
     classes = tuple(map(str, range(100)))
     with_reference = data.ImageSet(name="caltech101", classes=classes, items=(), reference_accuracy=0.929)
     without = data.ImageSet(name="folder:x", classes=classes, items=())
-    assert "no better than chance" in str(data.plausibility(without, 0.01, 500))
-    assert data.plausibility(without, 0.05, 500) is None
-    assert "published for CLIP ViT-B/16" in str(data.plausibility(with_reference, 0.05, 500))
-    assert data.plausibility(with_reference, 0.5, 500) is None
-    assert data.plausibility(with_reference, 0.0, 20) is None  # too few to say anything
+    assert "no better than chance" in str(plausibility(without, 0.01, 500))
+    assert plausibility(without, 0.05, 500) is None
+    assert "published for CLIP ViT-B/16" in str(plausibility(with_reference, 0.05, 500))
+    assert plausibility(with_reference, 0.5, 500) is None
+    assert plausibility(with_reference, 0.0, 20) is None  # too few to say anything
     # Cases that people lost days over: Pets 9.9 %, Caltech 2.9 %, ImageNet-A 0.5 %.
     for name, accuracy in [("pets", 0.099), ("caltech101", 0.029), ("imagenet-a", 0.005)]:
         row = data.row(name)
         wrong = data.ImageSet(name, tuple(map(str, range(row.classes))), (), reference_accuracy=row.accuracy)
-        assert data.plausibility(wrong, accuracy, 1000) is not None
-        assert data.plausibility(wrong, row.accuracy, 1000) is None
-    with pytest.raises(InvalidOption, match="fraction"):
-        data.plausibility(without, 92.9, 100)
+        assert plausibility(wrong, accuracy, 1000) is not None
+        assert plausibility(wrong, row.accuracy, 1000) is None
+    with pytest.raises(InvalidOptionError, match="fraction"):
+        plausibility(without, 92.9, 100)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-PRELOAD = ["poise.cli.bench", "poise.evaluate.run", "poise.backbones.tiny", "evaluate.attempt", "pandas"]
+PRELOAD = ["poise.cli.bench", "poise.evaluate.run", "poise.backbones.loaders.tiny", "evaluate.attempt", "pandas"]
 METHODS = "zero-shot,kld+cats"
 
 

@@ -10,7 +10,7 @@ from evaluate.attempt import arguments, make_pictures
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 
 CONFIG = Path(__file__).parents[2] / "configs" / "table1.toml"
 runner = CliRunner()
@@ -40,10 +40,10 @@ def test_flags_change_what_the_file_says():
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        (["--method", "tptt", "--dataset", "dtd"], UnknownName),
-        (["--set", "veiws=3", "--dataset", "dtd"], UnknownName),
-        (["--views", "0", "--dataset", "dtd"], InvalidOption),
-        ([], InvalidOption),
+        (["--method", "tptt", "--dataset", "dtd"], UnknownNameError),
+        (["--set", "veiws=3", "--dataset", "dtd"], UnknownNameError),
+        (["--views", "0", "--dataset", "dtd"], InvalidOptionError),
+        ([], InvalidOptionError),
     ],
 )
 def test_bad_usage_is_refused(more, error):

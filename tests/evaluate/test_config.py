@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.evaluate.config import RunConfig, adopt, build, differences, override, read, slug
 
 SMALL = {"model": "tiny", "datasets": "a,b", "methods": "tpt", "seeds": "1,2"}
@@ -19,7 +19,7 @@ def test_flags_and_toml_mean_the_same(tmp_path):
 
 
 def test_unknown_key_names_the_nearest():
-    with pytest.raises(UnknownName, match="Did you mean 'views'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'views'"):
         build({**SMALL, "veiws": 3})
 
 
@@ -39,7 +39,7 @@ def test_unknown_key_names_the_nearest():
     ],
 )
 def test_bad_values_are_refused(key, value, match):
-    with pytest.raises(InvalidOption, match=match):
+    with pytest.raises(InvalidOptionError, match=match):
         build({**SMALL, key: value})
 
 
@@ -60,7 +60,7 @@ def test_assignments_reach_tables_and_keep_types():
 
 @pytest.mark.parametrize("text", ["views", "=3"])
 def test_a_text_without_key_or_value_is_no_assignment(text):
-    with pytest.raises(InvalidOption, match="not an assignment"):
+    with pytest.raises(InvalidOptionError, match="not an assignment"):
         override(SMALL, [text])
 
 
@@ -96,9 +96,9 @@ def test_a_base_that_cannot_be_is_refused(tmp_path, text, match):
     (tmp_path / "two.toml").write_text('[[runs]]\nname = "one"\n[[runs]]\nname = "two"\n')
     (tmp_path / "nameless.toml").write_text("[[runs]]\nviews = 4\n[[runs]]\nviews = 8\n")
     (tmp_path / "row.toml").write_text(text)
-    with pytest.raises((InvalidOption, UnknownName), match=match):
+    with pytest.raises((InvalidOptionError, UnknownNameError), match=match):
         read(tmp_path / "row.toml")
-    with pytest.raises(InvalidOption, match="is a folder"):
+    with pytest.raises(InvalidOptionError, match="is a folder"):
         read(tmp_path)
 
 
@@ -106,12 +106,12 @@ def test_a_base_that_cannot_be_is_refused(tmp_path, text, match):
 def test_broken_files_are_refused(tmp_path, text):
     file = tmp_path / "run.toml"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         read(file)
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(InvalidOption, match="no configuration file"):
+    with pytest.raises(InvalidOptionError, match="no configuration file"):
         read(tmp_path / "none.toml")
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from poise.evaluate.flow import flow
+from poise.loading.overlap import flow
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from poise.evaluate.interrupt import Interrupt, Interrupted
+from poise.errors import RunInterruptedError
+from poise.evaluate.interrupt import Interrupt
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -16,7 +17,7 @@ def test_the_first_signal_is_raised_where_it_is_safe(number, code):
     with Interrupt() as interrupt:
         interrupt.check()
         os.kill(os.getpid(), number)
-        with pytest.raises(Interrupted) as caught:
+        with pytest.raises(RunInterruptedError) as caught:
             interrupt.check()
     assert caught.value.exit_code == code
     assert signal.getsignal(number) is before

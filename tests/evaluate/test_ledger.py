@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from poise.errors import StorageFailed
-from poise.evaluate.ledger import TEMPORARY, Ledger, checksum, write_whole
+from poise.errors import StorageError
+from poise.evaluate.storage.ledger import Ledger
+from poise.storage import TEMPORARY, checksum, write_atomic
 
 
 def test_whole_files_replace_and_leave_nothing_behind(tmp_path):
     file = tmp_path / "deep" / "file"
-    write_whole(file, b"one")
-    write_whole(file, b"two")
+    write_atomic(file, b"one")
+    write_atomic(file, b"two")
     assert file.read_bytes() == b"two"
     assert [entry.name for entry in file.parent.iterdir()] == ["file"]
 
@@ -23,14 +24,14 @@ def test_whole_files_replace_and_leave_nothing_behind(tmp_path):
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_refused_write_keeps_the_old_file(tmp_path, monkeypatch, number, call):
     file = tmp_path / "file"
-    write_whole(file, b"old")
+    write_atomic(file, b"old")
 
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), refuse)
-    with pytest.raises(StorageFailed, match="same command again"):
-        write_whole(file, b"new")
+    with pytest.raises(StorageError, match="same command again"):
+        write_atomic(file, b"new")
     monkeypatch.undo()
     assert file.read_bytes() == b"old"
     assert not list(tmp_path.glob(f"{TEMPORARY}*"))
@@ -42,8 +43,8 @@ def test_other_errors_are_not_dressed_up(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="odd") as caught:
-        write_whole(tmp_path / "file", b"x")
-    assert not isinstance(caught.value, StorageFailed)
+        write_atomic(tmp_path / "file", b"x")
+    assert not isinstance(caught.value, StorageError)
 
 
 def test_every_prefix_of_a_ledger_can_be_read_and_continued(tmp_path):
@@ -88,6 +89,6 @@ def test_a_full_disk_while_appending_keeps_earlier_lines(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageError):
         ledger.append({"unit": "v", "sha256": "0"})
     assert "u" in ledger.finished()

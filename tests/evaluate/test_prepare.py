@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from poise.evaluate.prepare import ahead
+from poise.loading.prepare import ahead
 
 
 def test_order_is_kept_and_no_more_than_the_window_is_begun():

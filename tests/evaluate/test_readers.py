@@ -10,12 +10,12 @@ import pytest
 from evaluate.attempt import make_pictures
 
 from poise.data.items import Item
-from poise.errors import PoiseError, UnreadableImage
-from poise.evaluate import readers as module
-from poise.evaluate.prepare import ahead
-from poise.evaluate.readers import ReaderLost, Readers
-from poise.evaluate.reading import Reading
+from poise.errors import PoiseError, ReaderProcessError, UnreadableImageError
 from poise.images import read_image
+from poise.loading import processes as module
+from poise.loading.prepare import ahead
+from poise.loading.processes import Readers
+from poise.loading.reading import Reading
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,13 @@ def test_children_do_without_torch(readers, items) -> None:
 
 def test_errors_keep_their_type_and_output_does_not_disturb(readers) -> None:
     readers.run(print, "printed by a child")
-    with pytest.raises(UnreadableImage, match="not a picture"):
+    with pytest.raises(UnreadableImageError, match="not a picture"):
         readers.run(read_image, b"some bytes of text")
     assert readers.run(len, b"x" * 10_000_000) == 10_000_000
 
 
 def test_a_child_that_dies_is_replaced_and_one_job_is_lost(readers) -> None:
-    with pytest.raises(ReaderLost):
+    with pytest.raises(ReaderProcessError):
         readers.run(os._exit, 3)
     assert [readers.run(abs, -n) for n in range(6)] == list(range(6))
 
@@ -72,7 +72,7 @@ def test_children_that_cannot_start_are_an_error_and_not_a_lost_picture(monkeypa
 
 def test_children_end_with_a_parent_that_is_killed() -> None:
     program = (
-        "import os, time; from poise.evaluate.readers import Readers; "
+        "import os, time; from poise.loading.processes import Readers; "
         "r = Readers(2); print(r.run(os.getpid), r.run(os.getpid), flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:

@@ -20,7 +20,7 @@ def adapted(probs, start=None, target=None, fallback=None):
     return Adapted(
         logits=probs.log(),
         probs=probs,
-        start_probs=probs if start is None else torch.tensor(start, dtype=torch.float64),
+        init_probs=probs if start is None else torch.tensor(start, dtype=torch.float64),
         target_probs=probs if target is None else torch.tensor(target, dtype=torch.float64),
         confidences=torch.ones(count, 2),
         temperatures=torch.ones(count, 2),
@@ -33,7 +33,7 @@ def adapted(probs, start=None, target=None, fallback=None):
 
 
 def rows(answers, labels):
-    samples = [records.Sample(f"image {index}", label) for index, label in enumerate(labels)]
+    samples = [records.ImageRef(f"image {index}", label) for index, label in enumerate(labels)]
     return [row for image in records.answer_rows(STAMP, samples, answers, 0.25) for row in image]
 
 
@@ -44,12 +44,12 @@ def test_a_row_by_hand():
     assert row["correct"] is True
     assert row["confidence"] == 0.75
     assert row["entropy"] == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)), abs=1e-15)
-    assert row["start_entropy"] == pytest.approx(math.log(2), abs=1e-15)
+    assert row["init_entropy"] == pytest.approx(math.log(2), abs=1e-15)
     assert row["target_prediction"] == 0
     assert row["fallback"] is True
     assert row["error"] is None
     assert row["atfd"] == pytest.approx(math.sqrt(0.5))  # two unit axes, each at half their distance from the middle
-    assert row["start_atfd"] == 0.25
+    assert row["init_atfd"] == 0.25
     assert (row["run"], row["model"], row["dataset"], row["method"], row["seed"]) == ("run", "tiny", "set", "tpt", 3)
 
 
@@ -63,13 +63,13 @@ def test_rows_come_image_by_image_and_encode_to_the_schema():
     assert [(row["id"], row["method"]) for row in made] == [
         ("image 0", "tpt"), ("image 0", "kld"), ("image 1", "tpt"), ("image 1", "kld"),
     ]  # fmt: skip
-    made += records.error_rows(STAMP, records.Sample("bad", 1), ["tpt", "kld"], "unreadable_image: no")
+    made += records.error_rows(STAMP, records.ImageRef("bad", 1), ["tpt", "kld"], "unreadable_image: no")
     content = records.encode(made)
     assert content == records.encode(made)
     table = pq.read_table(__import__("io").BytesIO(content))
     assert table.schema.equals(records.SCHEMA)
     bad = table.to_pylist()[-1]
-    assert bad["prediction"] == bad["start_prediction"] == bad["target_prediction"] == records.NO_CLASS
+    assert bad["prediction"] == bad["init_prediction"] == bad["target_prediction"] == records.NO_CLASS
     assert math.isnan(bad["confidence"])
     assert bad["probs"] is None
     assert bad["correct"] is False

@@ -14,15 +14,16 @@ from evaluate.attempt import contents, make_pictures
 from poise import methods
 from poise.backbones import load
 from poise.data import ImageSet, Item
-from poise.errors import ModelNotFound, UnknownName
-from poise.evaluate import header, records, resolve, worker
+from poise.errors import ModelNotFoundError, RunInterruptedError, UnknownNameError
+from poise.evaluate import records, resolve, worker
 from poise.evaluate.config import build
 from poise.evaluate.engines import LocalEngine, Watch, engines
-from poise.evaluate.interrupt import Interrupted
 from poise.evaluate.run import run
-from poise.evaluate.status import status
+from poise.evaluate.storage import header
+from poise.evaluate.storage.status import status
 from poise.images import read_image
-from poise.prompts import store, tokenise
+from poise.prompts import files as store
+from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.views import make_views, plan_views
 
@@ -78,7 +79,7 @@ def test_rows_are_what_the_parts_give_by_hand(clean, pictures):
     row = next(row for (seed, name, method), row in rows_of(clean).items()
                if (seed, method) == (2, "kld+cats") and name.endswith("class1/2.png"))  # fmt: skip
     np.testing.assert_allclose(row["probs"], answer.probs[0].numpy(), atol=1e-5)
-    np.testing.assert_allclose(row["start_confidence"], answer.start_probs.max().item(), atol=1e-5)
+    np.testing.assert_allclose(row["init_confidence"], answer.init_probs.max().item(), atol=1e-5)
     assert row["label"] == 1
     assert row["prediction"] == answer.probs.argmax().item()
     assert row["target_prediction"] == answer.target_probs.argmax().item()
@@ -86,11 +87,11 @@ def test_rows_are_what_the_parts_give_by_hand(clean, pictures):
 
 def test_zero_shot_rows_repeat_the_start(clean):
     for (_, _, method), row in rows_of(clean).items():
-        assert row["start_atfd"] > 0
+        assert row["init_atfd"] > 0
         if method == "zero-shot":
-            assert row["confidence"] == row["start_confidence"]
-            assert row["entropy"] == row["start_entropy"]
-            assert row["atfd"] == pytest.approx(row["start_atfd"], abs=1e-12)
+            assert row["confidence"] == row["init_confidence"]
+            assert row["entropy"] == row["init_entropy"]
+            assert row["atfd"] == pytest.approx(row["init_atfd"], abs=1e-12)
 
 
 @pytest.mark.parametrize("changed", [{"batch_size": 4}, {"chunk": 9}, {"workers": 1}, {"limit": 5}])
@@ -201,9 +202,9 @@ def test_a_stop_between_batches_keeps_finished_chunks(pictures, tmp_path):
         nonlocal calls
         calls += 1
         if calls == 4:
-            raise Interrupted(15)
+            raise RunInterruptedError(15)
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterruptedError):
         run(*configure(pictures, tmp_path), check=check)
     assert status(tmp_path / "run").finished == 1
     summary = run(*configure(pictures, tmp_path))
@@ -225,14 +226,14 @@ def test_an_engine_may_finish_units_in_any_order(clean, pictures, tmp_path):
 
 
 def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures, tmp_path):
-    with pytest.raises(UnknownName, match="engine"):
+    with pytest.raises(UnknownNameError, match="engine"):
         run(*configure(pictures, tmp_path, engine="locla"))
-    with pytest.raises(ModelNotFound, match="poise fit"):
+    with pytest.raises(ModelNotFoundError, match="poise fit"):
         run(*configure(pictures, tmp_path, init="coop:x"))
-    with pytest.raises(UnknownName, match="Did you mean 'size'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'size'"):
         run(*configure(pictures, tmp_path, framework="dynaprompt", framework_options={"sizes": 3}))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UnknownName, match="Did you mean 'c-tpt'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'c-tpt'"):
         run(*configure(pictures, tmp_path, methods="ctpt"))
 
 
@@ -268,7 +269,7 @@ def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
     store.save(tmp_path / "prompt.safetensors", store.StoredPrompt({"context": context}, facts))
     run(*configure(pictures, tmp_path, init=f"coop:{tmp_path / 'prompt.safetensors'}"))
     ours, plain = rows_of(tmp_path), rows_of(clean)
-    assert all(ours[key]["start_confidence"] != plain[key]["start_confidence"] for key in ours)
+    assert all(ours[key]["init_confidence"] != plain[key]["init_confidence"] for key in ours)
 
 
 def test_weights_for_shifted_data_unless_given():
@@ -279,26 +280,15 @@ def test_weights_for_shifted_data_unless_given():
     assert [method.weight for method in resolve.make_methods(given, shift=True)] == [0, 7, 0]
     assert {method.lr for method in resolve.make_methods(given)} == {0.1}
     wrong, _ = configure("x", "y", options={"ctpt": {}})
-    with pytest.raises(UnknownName, match="method"):
+    with pytest.raises(UnknownNameError, match="method"):
         resolve.make_methods(wrong)
-
-
-@pytest.mark.parametrize(
-    ("choice", "own", "expected"),
-    [("auto", True, True), ("auto", False, False), ("c-tpt", True, True), ("on", False, True), ("off", True, False)],
-)
-def test_augmix_is_the_datasets_own_unless_ordered(choice, own, expected):
-    config, _ = configure("x", "y", augmix=choice)
-    images = ImageSet("set", ("a", "b"), (), augmix=own)
-    spec = load("tiny", device="cpu").image
-    assert worker.Preparation.of(config, images, spec).reading.augmix is expected
 
 
 def test_batched_views_give_nearly_the_same_answers(clean, pictures, tmp_path):
     run(*configure(pictures, tmp_path, view_engine="batched", seeds="1"))
     expected = rows_of(clean)
     for key, row in rows_of(tmp_path).items():
-        assert row["start_confidence"] == pytest.approx(expected[key]["start_confidence"], abs=0.02)
+        assert row["init_confidence"] == pytest.approx(expected[key]["init_confidence"], abs=0.02)
 
 
 def test_pictures_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, monkeypatch):

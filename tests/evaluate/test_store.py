@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from poise.errors import RunConflict, StorageFailed
-from poise.evaluate.ledger import TEMPORARY
-from poise.evaluate.store import RunFolder, run_folders
+from poise.errors import RunConflictError, StorageError
+from poise.evaluate.storage.run_folder import RunFolder, run_folders
 from poise.evaluate.units import plan
+from poise.storage import TEMPORARY
 
 HEADER = {
     "run": "one",
@@ -54,14 +54,14 @@ def test_each_changed_field_is_refused_and_named(tmp_path, path, value):
     place[path[-1]] = value
     with RunFolder(tmp_path, "one") as folder:
         folder.settle(HEADER)
-        with pytest.raises(RunConflict, match=".".join(path)) as caught:
+        with pytest.raises(RunConflictError, match=".".join(path)) as caught:
             folder.settle(changed)
         of_code = path[0] in ("versions", "commit", "device")
         assert ("--allow-changes" in str(caught.value)) == of_code
         if of_code:
             folder.settle(changed, allow_changes=True)
         else:
-            with pytest.raises(RunConflict):
+            with pytest.raises(RunConflictError):
                 folder.settle(changed, allow_changes=True)
         assert folder.header() == HEADER
 
@@ -106,7 +106,7 @@ def test_a_second_process_is_refused_with_the_owner_shown(tmp_path):
     other.start()
     try:
         assert entered.wait(30)
-        with pytest.raises(RunConflict, match=f"process {other.pid} on"), RunFolder(tmp_path, "one"):
+        with pytest.raises(RunConflictError, match=f"process {other.pid} on"), RunFolder(tmp_path, "one"):
             pass
         with RunFolder(tmp_path, "two"):  # another run in the same folder is fine
             pass
@@ -121,7 +121,7 @@ def test_too_little_room_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     with RunFolder(tmp_path, "one") as folder:
         folder.check_space(2**20)
-        with pytest.raises(StorageFailed, match="1 MiB free"):
+        with pytest.raises(StorageError, match="1 MiB free"):
             folder.check_space(2**20 + 1)
 
 
@@ -130,7 +130,7 @@ def test_a_read_only_place_is_a_storage_error(tmp_path, monkeypatch):
         raise OSError(30, os.strerror(30))
 
     monkeypatch.setattr("pathlib.Path.mkdir", refuse)
-    with pytest.raises(StorageFailed, match="Read-only"), RunFolder(tmp_path / "x", "one"):
+    with pytest.raises(StorageError, match="Read-only"), RunFolder(tmp_path / "x", "one"):
         pass
 
 

@@ -10,10 +10,10 @@ from open_clip.model import CLIP
 from oracles.text import text_features
 
 from poise.backbones import load
-from poise.backbones.tiny import tiny_model
-from poise.errors import BadCheckpoint, InvalidOption
+from poise.backbones.loaders.tiny import tiny_model
+from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import cocoop, coop, maple
-from poise.prompts.store import StoredPrompt
+from poise.prompts.files import StoredPrompt
 from poise.types import DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark"]
@@ -100,17 +100,17 @@ def test_templates_of_placeholders() -> None:
     assert coop.placeholder_template(4) == "X X X X {}."
     assert coop.placeholder_template(1, "middle") == "{} X."
     assert coop.context_option("middle", 1) == "after"
-    with pytest.raises(InvalidOption, match="end, middle, front"):
+    with pytest.raises(InvalidOptionError, match="end, middle, front"):
         coop.placeholder_template(4, "centre")
-    with pytest.raises(InvalidOption, match="1 token or more"):
+    with pytest.raises(InvalidOptionError, match="1 token or more"):
         coop.placeholder_template(0)
 
 
 def test_features_and_classes_must_belong_together(encoder) -> None:
     features, targets = shots()
-    with pytest.raises(InvalidOption, match="one class for each image"):
+    with pytest.raises(InvalidOptionError, match="one class for each image"):
         coop.fit(encoder, LABELS, features, targets[:-1])
-    with pytest.raises(InvalidOption, match="from 0 to 2"):
+    with pytest.raises(InvalidOptionError, match="from 0 to 2"):
         coop.fit(encoder, LABELS[:2], features, targets)
 
 
@@ -150,7 +150,7 @@ def test_conditional_prompts_follow_the_image_and_its_norm(encoder) -> None:
     assert not torch.equal(contexts[0], contexts[1])
     raw = cocoop.Conditional.of(stored, 32, features, feature_norm=10.0).prompt(features[:, 0]).context
     torch.testing.assert_close(raw, made.prompt(10.0 * features[:, 0]).context)
-    with pytest.raises(BadCheckpoint, match=r"width 32.*have 512"):
+    with pytest.raises(InvalidCheckpointError, match=r"width 32.*have 512"):
         cocoop.Conditional.of(stored, 512, features)
-    with pytest.raises(BadCheckpoint, match="weight1"):
+    with pytest.raises(InvalidCheckpointError, match="weight1"):
         cocoop.Conditional.of(StoredPrompt({"context": contexts[0]}, stored.facts), 32, features)

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from poise import data, methods
 from poise.backbones import load
 from poise.cli.fit import app, convert_app
-from poise.errors import InvalidOption, UnknownName, UnreadableImage
+from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inits.maple import RECIPES, Coupled
-from poise.prompts import store, tokenise
-from poise.shots import TRAINING_CROPS, Cut, crops_of, encode, encode_batched
+from poise.loading.features import TRAINING_CROPS, Cut, crops_of, encode, encode_batched
+from poise.prompts import files as store
+from poise.prompts import tokenise
 from poise.tuning import Options, make_tuner
 from poise.views import make_views, plan_views
 
@@ -98,9 +99,9 @@ def test_recipes_of_maple_are_the_published_ones(folder, tmp_path) -> None:
     assert {each.recipe.batch_size for each in RECIPES.values()} == {4}
     words = ["maple", *map(str, common(folder, tmp_path / "maple.safetensors"))]
     asked = CliRunner().invoke(app, [*words, "--recipe", "transfre"])
-    assert isinstance(asked.exception, UnknownName)
+    assert isinstance(asked.exception, UnknownNameError)
     too_deep = CliRunner().invoke(app, [*words, "--recipe", "few-shot"])  # as published for 12 layers
-    assert isinstance(too_deep.exception, InvalidOption)
+    assert isinstance(too_deep.exception, InvalidOptionError)
     assert "depth is 9" in str(too_deep.exception)
 
 
@@ -150,5 +151,5 @@ def test_a_picture_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) ->
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "broken.png").write_bytes(b"no picture")
     encoder, images = load("tiny", device="cpu"), data.open(f"folder:{tmp_path}")
-    with pytest.raises(UnreadableImage, match=r"cat/broken.png.*needed for fitting"):
+    with pytest.raises(UnreadableImageError, match=r"cat/broken.png.*needed for fitting"):
         list(encode_batched(images.items, encoder, Cut(), processes=1))

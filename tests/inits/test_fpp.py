@@ -9,11 +9,11 @@ import torch
 from oracles.text import text_features
 
 from poise.backbones import load
-from poise.backbones.tiny import tiny_model
-from poise.errors import InvalidOption
+from poise.backbones.loaders.tiny import tiny_model
+from poise.errors import InvalidOptionError
 from poise.inits import fpp
-from poise.prompts import start_prompt, tokenise
-from poise.prompts.store import Facts, StoredPrompt
+from poise.prompts import init_prompt, tokenise
+from poise.prompts.files import Facts, StoredPrompt
 from poise.types import DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark"]
@@ -51,7 +51,7 @@ def test_fit_equals_the_plain_loop(encoder) -> None:
     seen = []
     stored = fpp.fit(encoder, LABELS, recipe=recipe, report=lambda *values: seen.append(values))
     classes = tokenise(encoder, LABELS)
-    goal = text_features(model, classes, start_prompt(encoder, classes))[0].detach()
+    goal = text_features(model, classes, init_prompt(encoder, classes))[0].detach()
     generator = torch.Generator().manual_seed(5)
     context = (torch.randn(4, 64, generator=generator).double() * 0.141421).requires_grad_()
     optimiser = torch.optim.AdamW([context], lr=1e-2)
@@ -86,5 +86,5 @@ def test_the_weight_follows_the_number_of_classes() -> None:
 
 
 def test_no_steps_are_refused(encoder) -> None:
-    with pytest.raises(InvalidOption, match="steps is 0"):
+    with pytest.raises(InvalidOptionError, match="steps is 0"):
         fpp.fit(encoder, LABELS, recipe=fpp.Flatness(steps=0))

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from poise.backbones import load as load_model
-from poise.errors import BadCheckpoint
-from poise.inits.published import read_coop, read_maple
-from poise.prompts.store import Facts, StoredPrompt, hash_labels, load, save
+from poise.errors import InvalidCheckpointError
+from poise.inits.convert import read_coop, read_maple
+from poise.prompts.files import Facts, StoredPrompt, load, save
+from poise.storage import hash_names
 from poise.types import DualEncoder
 
 LABELS = ("cat", "dog", "great white shark")
@@ -44,29 +45,29 @@ def test_a_prompt_comes_back_as_it_was(tmp_path, encoder) -> None:
         (example(width=48), ("48", "64")),
         (example(tokens=5), ("5", "4")),
         (example(model="pocket"), ("pocket", "tiny")),
-        (example(labels_hash=hash_labels(["dog", "cat"])), (hash_labels(["dog", "cat"]), hash_labels(LABELS))),
+        (example(labels_hash=hash_names(["dog", "cat"])), (hash_names(["dog", "cat"]), hash_names(LABELS))),
         (StoredPrompt({"context": torch.zeros(2, 4, 64)}, example().facts), ("2", "3")),
     ],
     ids=["width", "length", "model", "labels", "classes"],
 )
 def test_what_does_not_fit_is_refused_with_both_values(encoder, stored, both) -> None:
-    with pytest.raises(BadCheckpoint) as refusal:
+    with pytest.raises(InvalidCheckpointError) as refusal:
         stored.classes(encoder, LABELS)
     for value in both:
         assert value in str(refusal.value)
 
 
 def test_other_files_are_refused(tmp_path) -> None:
-    with pytest.raises(BadCheckpoint, match="no prompt file"):
+    with pytest.raises(InvalidCheckpointError, match="no prompt file"):
         load(tmp_path / "absent.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
-    with pytest.raises(BadCheckpoint, match="not a readable"):
+    with pytest.raises(InvalidCheckpointError, match="not a readable"):
         load(tmp_path / "text.safetensors")
     save_file({"weights": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(BadCheckpoint, match="weights"):
+    with pytest.raises(InvalidCheckpointError, match="weights"):
         load(tmp_path / "model.safetensors")
     save(tmp_path / "nan.safetensors", StoredPrompt({"context": torch.full((4, 64), torch.nan)}, example().facts))
-    with pytest.raises(BadCheckpoint, match="not finite"):
+    with pytest.raises(InvalidCheckpointError, match="not finite"):
         load(tmp_path / "nan.safetensors")
 
 
@@ -78,18 +79,18 @@ def test_a_published_coop_checkpoint(tmp_path, encoder) -> None:
         stored = read_coop(path, "tiny", position=position)
         assert stored.classes(encoder, LABELS).slots[0].tolist() == slots
         assert torch.equal(stored.tensors["context"], content["ctx"])
-    with pytest.raises(BadCheckpoint, match=r"proj\.weight"):
+    with pytest.raises(InvalidCheckpointError, match=r"proj\.weight"):
         read_maple(path, "tiny")
 
 
 def test_class_specific_contexts_need_their_labels(tmp_path, encoder) -> None:
     path = tmp_path / "csc.pth.tar"
     torch.save({"state_dict": {"ctx": torch.randn(3, 4, 64)}}, path)
-    with pytest.raises(BadCheckpoint, match="class-specific"):
+    with pytest.raises(InvalidCheckpointError, match="class-specific"):
         read_coop(path, "tiny")
-    stored = read_coop(path, "tiny", labels_hash=hash_labels(LABELS))
+    stored = read_coop(path, "tiny", labels_hash=hash_names(LABELS))
     assert len(stored.classes(encoder, LABELS)) == 3
-    with pytest.raises(BadCheckpoint):
+    with pytest.raises(InvalidCheckpointError):
         stored.classes(encoder, LABELS[::-1])
 
 
@@ -109,7 +110,7 @@ def test_a_published_maple_checkpoint(tmp_path) -> None:
     assert torch.equal(stored.tensors["weight"][2], state["prompt_learner.compound_prompt_projections.1.weight"])
     del state["prompt_learner.compound_prompt_projections.1.bias"]
     torch.save({"state_dict": state}, path)
-    with pytest.raises(BadCheckpoint, match="belong together"):
+    with pytest.raises(InvalidCheckpointError, match="belong together"):
         read_maple(path, "tiny")
 
 
@@ -120,6 +121,6 @@ class Evil:
 
 def test_a_checkpoint_that_holds_code_is_not_run(tmp_path, capsys) -> None:
     torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}, "config": Evil()}, tmp_path / "evil.pth.tar")
-    with pytest.raises(BadCheckpoint, match="plain weights"):
+    with pytest.raises(InvalidCheckpointError, match="plain weights"):
         read_coop(tmp_path / "evil.pth.tar", "tiny")
     assert "ran" not in capsys.readouterr().out

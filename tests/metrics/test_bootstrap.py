@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poise import metrics
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics.bootstrap import interval, resamples
 
 
@@ -90,13 +90,13 @@ def test_every_interval_holds_its_value() -> None:
 def test_what_is_missing_is_said() -> None:
     top_only = metrics.Sample.of_top([0.5, 0.7], [True, False])
     assert "sce" not in top_only.available()
-    with pytest.raises(InvalidOption, match="only the top label"):
+    with pytest.raises(InvalidOptionError, match="only the top label"):
         top_only.weighted("nll")
-    with pytest.raises(UnknownName, match="aurc"):
+    with pytest.raises(UnknownNameError, match="aurc"):
         top_only.weighted("aurk")
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         metrics.mean_over_seeds([top_only, metrics.Sample.of_top([0.5], [True])])
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         interval(0.5, np.zeros(3), level=95)
 
 

@@ -16,7 +16,7 @@ from oracles import metrics as oracle
 from safetensors.numpy import load_file
 
 from poise import metrics
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "metrics.json").read_text())
@@ -207,7 +207,7 @@ def test_invariants(confidence: np.ndarray, seed: int, bins: int) -> None:
     ],
 )
 def test_bad_probabilities_are_refused(probs: object, labels: object) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         metrics.accuracy(probs, labels)
 
 
@@ -216,5 +216,5 @@ def test_bad_probabilities_are_refused(probs: object, labels: object) -> None:
     [([1.2], [1], 20), ([0.5], [1, 0], 20), ([], [], 20), ([0.5], [2], 20), ([float("nan")], [1], 20), ([0.5], [1], 0)],
 )
 def test_bad_confidences_are_refused(confidence: list[float], correct: list[int], bins: int) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         metrics.ece(confidence, correct, bins)

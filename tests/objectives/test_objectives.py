@@ -8,7 +8,7 @@ import pytest
 import torch
 from oracles import objectives as plain
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.objectives import (
     ConfidenceTemperature,
     CrossEntropy,
@@ -59,7 +59,7 @@ def test_selection_counts(views: int, fraction: float, kept: int) -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
 def test_selection_outside_its_range_is_refused(fraction: float) -> None:
-    with pytest.raises(InvalidOption, match="above 0 and at most 1"):
+    with pytest.raises(InvalidOptionError, match="above 0 and at most 1"):
         select_views(torch.randn(1, 4, 3), fraction)
 
 
@@ -82,7 +82,7 @@ def test_temperature_at_half_full_and_no_confidence() -> None:
 
 @pytest.mark.parametrize(("t_min", "t_max"), [(0.0, 10.0), (-1.0, 1.0), (2.0, 1.0)])
 def test_temperature_range_is_checked(t_min: float, t_max: float) -> None:
-    with pytest.raises(InvalidOption, match="0 < t_min <= t_max"):
+    with pytest.raises(InvalidOptionError, match="0 < t_min <= t_max"):
         ConfidenceTemperature(t_min=t_min, t_max=t_max)
 
 

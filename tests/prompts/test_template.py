@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from poise.errors import BadTemplate, InvalidOption
+from poise.errors import InvalidOptionError, InvalidTemplateError
 from poise.prompts import Template
 
 
@@ -26,13 +26,13 @@ def test_parts(text, parts):
 
 @pytest.mark.parametrize("text", ["", "a photo", "{} and {}", "{} and {c}", "a {x}", "a {0}", "a {} {", "{{}}"])
 def test_one_place_for_the_name(text):
-    with pytest.raises(BadTemplate, match="exactly one") as error:
+    with pytest.raises(InvalidTemplateError, match="exactly one") as error:
         Template.parse(text)
     assert repr(text) in str(error.value)
 
 
 def test_a_template_is_text():
-    with pytest.raises(BadTemplate, match="int"):
+    with pytest.raises(InvalidTemplateError, match="int"):
         Template.parse(3)
 
 
@@ -62,10 +62,10 @@ def test_which_words_are_tuned(text, context, sides):
     ],
 )
 def test_a_side_without_words(text, context, words):
-    with pytest.raises(BadTemplate, match=words):
+    with pytest.raises(InvalidTemplateError, match=words):
         Template.parse(text).sides(context)
 
 
 def test_an_unknown_context():
-    with pytest.raises(InvalidOption, match="auto, before, after, around, none"):
+    with pytest.raises(InvalidOptionError, match="auto, before, after, around, none"):
         Template.parse("a {}").sides("left")

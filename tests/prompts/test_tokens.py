@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 
 from poise.backbones import load
-from poise.errors import BadLabels, BadTemplate, InvalidOption
-from poise.prompts import check_labels, start_prompt, tokenise
+from poise.errors import InvalidLabelsError, InvalidOptionError, InvalidTemplateError
+from poise.prompts import check_labels, init_prompt, tokenise
 
 SIMPLE = SimpleTokenizer()
 START, END = SIMPLE.sot_token_id, SIMPLE.eot_token_id
@@ -35,7 +35,7 @@ def encoder():
     ],
 )
 def test_labels_that_cannot_be(labels, words):
-    with pytest.raises(BadLabels, match=words):
+    with pytest.raises(InvalidLabelsError, match=words):
         check_labels(labels)
 
 
@@ -45,7 +45,7 @@ def test_labels_come_back_unchanged_or_are_doubled(labels):
     if len(set(spoken)) == len(spoken):
         assert check_labels(labels) == tuple(labels)
     else:
-        with pytest.raises(BadLabels, match="Duplicate"):
+        with pytest.raises(InvalidLabelsError, match="Duplicate"):
             check_labels(labels)
 
 
@@ -57,7 +57,7 @@ def test_the_published_sentence(encoder):
         assert classes.ids[row, : classes.lengths[row]].tolist() == expected
     assert classes.slots.tolist() == [[1, 2, 3, 4]] * 2
     assert classes.shared == 5
-    prompt = start_prompt(encoder, classes)
+    prompt = init_prompt(encoder, classes)
     assert torch.equal(prompt.context[0], encoder.embed(torch.tensor([320, 1125, 539, 320])))
     assert not prompt.context.requires_grad
 
@@ -79,7 +79,7 @@ def test_only_some_tokens(encoder):
     assert classes.slots.tolist() == [[1, 2]]
     assert classes.shared == 5
     for tokens in (0, 5, "2"):
-        with pytest.raises(InvalidOption, match=r"1\.\.4"):
+        with pytest.raises(InvalidOptionError, match=r"1\.\.4"):
             tokenise(encoder, ["cat"], tokens=tokens)
 
 
@@ -87,13 +87,13 @@ def test_no_words_at_all(encoder):
     classes = tokenise(encoder, ["cat"], "{}", context="none")
     assert classes.slots.shape == (1, 0)
     assert classes.shared == 1
-    with pytest.raises(BadTemplate, match="no words to tune"):
+    with pytest.raises(InvalidTemplateError, match="no words to tune"):
         tokenise(encoder, ["cat"], "{}")
 
 
 def test_a_long_label_is_named_and_counted(encoder):
     long = "shark " * 71
-    with pytest.raises(BadLabels, match=r"shark.*\(78 tokens\).*77 tokens") as error:
+    with pytest.raises(InvalidLabelsError, match=r"shark.*\(78 tokens\).*77 tokens") as error:
         tokenise(encoder, ["cat", long])
     assert repr(long[:57] + "...") in str(error.value)  # recognisable, but not all of it
     assert len(str(error.value)) < 300
@@ -105,15 +105,15 @@ def test_a_long_label_may_be_cut(encoder):
         classes = tokenise(encoder, ["cat", "shark " * 90], on_long_label="truncate")
     assert classes.lengths.tolist() == [8, 77]
     assert classes.ids[1, -1] == END
-    with pytest.raises(BadLabels, match="before the name"):
+    with pytest.raises(InvalidLabelsError, match="before the name"):
         tokenise(encoder, ["shark " * 90], "{} in a photo.", on_long_label="truncate")
-    with pytest.raises(InvalidOption, match="error, truncate"):
+    with pytest.raises(InvalidOptionError, match="error, truncate"):
         tokenise(encoder, ["cat"], on_long_label="cut")
 
 
 @pytest.mark.parametrize(("template", "context"), [("a photo of an{}", "auto"), ("{}ish thing", "after")])
 def test_words_that_merge_with_the_name(encoder, template, context):
-    with pytest.raises(BadTemplate, match="merges"):
+    with pytest.raises(InvalidTemplateError, match="merges"):
         tokenise(encoder, ["cat", "dog"], template, context=context)
 
 

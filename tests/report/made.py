@@ -51,12 +51,12 @@ def rows(
             "label": int(labels[at]), "prediction": -1 if broken else int(probs[at].argmax()),
             "confidence": float("nan") if broken else float(probs[at].max()),
             "entropy": float(entropy(probs[at])), "correct": bool(not broken and probs[at].argmax() == labels[at]),
-            "start_prediction": int(start[at].argmax()), "start_confidence": float(start[at].max()),
-            "start_entropy": float(entropy(start[at])), "target_prediction": int(target[at].argmax()),
+            "init_prediction": int(start[at].argmax()), "init_confidence": float(start[at].max()),
+            "init_entropy": float(entropy(start[at])), "target_prediction": int(target[at].argmax()),
             "probs": probs[at].astype(np.float32) if full and not broken else None,
             "top_ids": None if full or broken else order[at].astype(np.int32),
             "top_probs": None if full or broken else probs[at][order[at]].astype(np.float32),
-            "atfd": 0.4 + 0.01 * SHARPNESS.get(method, 1.0), "start_atfd": 0.4, "fallback": at == 3 and method == "tpt",
+            "atfd": 0.4 + 0.01 * SHARPNESS.get(method, 1.0), "init_atfd": 0.4, "fallback": at == 3 and method == "tpt",
             "error": "unreadable_image: made to fail" if broken else None,
         })  # fmt: skip
     return made
@@ -66,9 +66,9 @@ SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("run", "model", "dataset", "method")]
     + [("seed", pa.int64()), ("id", pa.string()), ("label", pa.int64()), ("prediction", pa.int64())]
     + [("confidence", pa.float64()), ("entropy", pa.float64()), ("correct", pa.bool_())]
-    + [("start_prediction", pa.int64()), ("start_confidence", pa.float64()), ("start_entropy", pa.float64())]
+    + [("init_prediction", pa.int64()), ("init_confidence", pa.float64()), ("init_entropy", pa.float64())]
     + [("target_prediction", pa.int64()), ("probs", pa.list_(pa.float32())), ("top_ids", pa.list_(pa.int32()))]
-    + [("top_probs", pa.list_(pa.float32())), ("atfd", pa.float64()), ("start_atfd", pa.float64())]
+    + [("top_probs", pa.list_(pa.float32())), ("atfd", pa.float64()), ("init_atfd", pa.float64())]
     + [("fallback", pa.bool_()), ("error", pa.string())]
 )
 

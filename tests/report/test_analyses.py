@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from poise.report.analyses import ablation, analyse, analysis_table, split
-from poise.report.records import load
+from poise.report.runs import load
 from poise.report.scores import scoreboard
 
 
@@ -26,12 +26,12 @@ def test_analyses_are_read_off_the_rows(runs: Path) -> None:
     wrong = ~rows["correct"]
     assert len(wrong) == 160
     assert found.confidence.wrong == pytest.approx(rows["confidence"][wrong].mean())
-    assert found.entropy_change.wrong == pytest.approx((rows["entropy"] - rows["start_entropy"])[wrong].mean())
+    assert found.entropy_change.wrong == pytest.approx((rows["entropy"] - rows["init_entropy"])[wrong].mean())
     assert found.entropy_change.correct < 0  # the generated tpt sharpens
     assert found.discrepancy == pytest.approx((rows["target_prediction"] != rows["prediction"]).mean())
-    assert (found.atfd, found.start_atfd) == pytest.approx((0.422, 0.4))
+    assert (found.atfd, found.init_atfd) == pytest.approx((0.422, 0.4))
     assert found.repaired - found.broken == pytest.approx(
-        rows["correct"].mean() - (rows["start_prediction"] == rows["label"]).mean()
+        rows["correct"].mean() - (rows["init_prediction"] == rows["label"]).mean()
     )
 
 

@@ -11,9 +11,9 @@ from report.made import write_run
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.report.compare import comparison_text, differences, setting_differences
-from poise.report.records import load
+from poise.report.runs import load
 from poise.report.scores import scoreboard
 from poise.report.tables import table_text
 
@@ -73,7 +73,7 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
 
 
 def test_unknown_methods_are_refused(runs: Path) -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'tpt'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
         differences(runs, "kld+cats", ["tptt"], ["ece"])
 
 
@@ -87,7 +87,7 @@ def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "compare", str(tmp_path), "--baseline", "float32"])
     assert done.exit_code == 0, done.output
     assert "| pocket, dtype=float16 | caltech101 | tpt | Acc. | +0.00 |" in done.stdout
-    with pytest.raises(InvalidOption, match=r"2 of the settings.*dtype=float16; pocket, dtype=float32"):
+    with pytest.raises(InvalidOptionError, match=r"2 of the settings.*dtype=float16; pocket, dtype=float32"):
         setting_differences(tmp_path, "pocket", ["accuracy"])
 
 
@@ -101,5 +101,7 @@ def test_a_whole_name_is_meant_before_a_part_of_another(tmp_path: Path) -> None:
 def test_other_images_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path, run="slow", config={"dtype": "float32"}, images=40)
     write_run(tmp_path, run="fast", config={"dtype": "float16"}, images=30)
-    with pytest.raises(InvalidOption, match=r"dtype=float16 has .* 30 images and .*dtype=float32 for 40, 30 of them"):
+    with pytest.raises(
+        InvalidOptionError, match=r"dtype=float16 has .* 30 images and .*dtype=float32 for 40, 30 of them"
+    ):
         setting_differences(tmp_path, "dtype=float32", ["accuracy"])

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 from report import made
 
-from poise.errors import BadDataset, MissingDependency, UnknownName
+from poise.errors import InvalidDatasetError, MissingDependencyError, UnknownNameError
 from poise.report.figures import KINDS, write_figures
-from poise.report.records import load
-from poise.report.texts import embed, text_features
+from poise.report.runs import load
+from poise.report.tsne import embed, text_features
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_the_same_records_give_the_same_bytes(small: Path, tmp_path: Path) -> No
 
 
 def test_unknown_kind(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="risk"):
+    with pytest.raises(UnknownNameError, match="risk"):
         write_figures(small, tmp_path, kinds=("rsk",))
 
 
@@ -55,13 +55,13 @@ def test_no_features_is_a_note_unless_asked_for(tmp_path: Path) -> None:
     drawn = write_figures(tmp_path, tmp_path / "out", resamples=20)
     assert len(drawn.notes) == 1
     assert "text features" in drawn.notes[0]
-    with pytest.raises(BadDataset, match="text features"):
+    with pytest.raises(InvalidDatasetError, match="text features"):
         write_figures(tmp_path, tmp_path / "out", kinds=("tsne",), resamples=20)
 
 
 def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(MissingDependency, match="scikit-learn"):
+    with pytest.raises(MissingDependencyError, match="scikit-learn"):
         embed(np.zeros((4, 3)), np.ones((4, 3)))
 
 

@@ -10,7 +10,7 @@ from report import made
 
 from poise.report.exports import export, export_clip_benchmark, export_csv
 from poise.report.page import page_data, write_page
-from poise.report.records import load
+from poise.report.runs import load
 from poise.report.scores import scoreboard
 
 

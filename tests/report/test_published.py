@@ -27,7 +27,7 @@ def test_every_row_is_complete() -> None:
 @pytest.mark.parametrize(
     "row", [row for row in published.ROWS if row.values], ids=lambda row: f"{row.label}-{row.metric}"
 )
-def test_averages_are_the_means_of_their_rows(row: published.Row) -> None:
+def test_averages_are_the_means_of_their_rows(row: published.PublishedRow) -> None:
     mean = np.mean([row.values[name] for name in published.LAYOUTS[row.table].averaged])
     misprint = MISPRINTS.get((row.table, row.method, row.init, row.metric))
     if misprint is not None:

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from report import made
 
-from poise.errors import BadDataset, InvalidOption
+from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.records import SCHEMA
-from poise.report.records import Setting, load, of_table
+from poise.report.runs import Setting, load, of_table
 
 
 def test_the_schema_is_the_one_that_runs_write() -> None:
@@ -101,21 +101,21 @@ def test_top_k_records_give_what_they_can(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(BadDataset, match="no folder"):
+    with pytest.raises(InvalidDatasetError, match="no folder"):
         load(tmp_path / "nowhere")
-    with pytest.raises(BadDataset, match=r"run\.json"):
+    with pytest.raises(InvalidDatasetError, match=r"run\.json"):
         load(tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "run.json").write_text(json.dumps(made.header()))
-    with pytest.raises(BadDataset, match="no rows"):
+    with pytest.raises(InvalidDatasetError, match="no rows"):
         load(tmp_path)
     pq.write_table(pa.table({"run": ["demo"]}), tmp_path / "a" / "part-0.parquet")
-    with pytest.raises(BadDataset, match="no column model"):
+    with pytest.raises(InvalidDatasetError, match="no column model"):
         load(tmp_path)
 
 
 def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
     made.write_run(tmp_path / "x", methods=("tpt",))
     made.write_run(tmp_path / "y", methods=("tpt",))
-    with pytest.raises(InvalidOption, match="Two runs"):
+    with pytest.raises(InvalidOptionError, match="Two runs"):
         load(tmp_path)

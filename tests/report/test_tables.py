@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from report import made
 
-from poise.errors import BadDataset, UnknownName
+from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import ece
-from poise.report.records import load
-from poise.report.render import safe_cell
+from poise.report.formats import safe_cell
+from poise.report.runs import load
 from poise.report.scores import scoreboard
 from poise.report.tables import OURS, PUBLISHED, printed, table_text, tabulate
 
@@ -115,13 +115,13 @@ def test_frameworks_and_starts_have_their_own_tables(tmp_path: Path) -> None:
 
 
 def test_refusals(runs: Path) -> None:
-    with pytest.raises(UnknownName, match="latex"):
+    with pytest.raises(UnknownNameError, match="latex"):
         table_text(runs, format="latx")
-    with pytest.raises(UnknownName, match="table1"):
+    with pytest.raises(UnknownNameError, match="table1"):
         table_text(runs, like="table9")
-    with pytest.raises(UnknownName, match="ece"):
+    with pytest.raises(UnknownNameError, match="ece"):
         table_text(runs, metrics=("eec",))
-    with pytest.raises(BadDataset, match="No run fits table4"):
+    with pytest.raises(InvalidDatasetError, match="No run fits table4"):
         table_text(runs, like="table4", resamples=20)
 
 

@@ -11,14 +11,14 @@ from open_clip.tokenizer import SimpleTokenizer
 from oracles import maple as plain
 
 from poise import methods
-from poise.backbones.openclip import wrap
-from poise.backbones.tiny import CONFIG
-from poise.errors import BadCheckpoint, InvalidOption
+from poise.backbones.loaders.openclip import wrap
+from poise.backbones.loaders.tiny import CONFIG
+from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import coop, maple
 from poise.objectives import select_views
 from poise.objectives.alignment import Alignment
 from poise.prompts import tokenise
-from poise.prompts.store import load, save
+from poise.prompts.files import load, save
 from poise.testing import example_outputs
 from poise.tuning.deep import DeepTuner
 from poise.types import DualEncoder, Outputs
@@ -111,7 +111,7 @@ def test_alignment_equals_the_plain_graph(encoder, model, start) -> None:
 
 
 def test_statistics_of_another_shape_are_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"are None, the statistics are \[2, 19, 32\]"):
+    with pytest.raises(InvalidOptionError, match=r"are None, the statistics are \[2, 19, 32\]"):
         statistics(None)(example_outputs())
 
 
@@ -134,9 +134,9 @@ def test_a_broken_image_falls_back_alone(encoder, start) -> None:
     views[1, 3:] = torch.nan
     answer = tuner.predict(views)
     assert answer["tpt"].fallback.tolist() == [False, True]
-    assert torch.equal(answer["tpt"].probs[1], answer["tpt"].start_probs[1])
+    assert torch.equal(answer["tpt"].probs[1], answer["tpt"].init_probs[1])
     torch.testing.assert_close(answer["tpt"].probs[0], sound["tpt"].probs[0])
-    assert torch.equal(answer["zero-shot"].probs, answer["zero-shot"].start_probs)
+    assert torch.equal(answer["zero-shot"].probs, answer["zero-shot"].init_probs)
 
 
 def test_fit_equals_the_plain_loop(encoder, model) -> None:
@@ -171,18 +171,18 @@ def test_a_fitted_prompt_comes_back_and_wrong_ones_are_refused(encoder, start, t
     assert torch.equal(maple.Coupled.of(back, encoder).weight[0], stored.tensors["weight"])
     assert back.classes(encoder, LABELS).slots.shape == (3, 2)
     narrow = {**stored.tensors, "weight": stored.tensors["weight"][:, :16], "bias": stored.tensors["bias"][:, :16]}
-    with pytest.raises(BadCheckpoint, match=r"width 16.* has 32"):
+    with pytest.raises(InvalidCheckpointError, match=r"width 16.* has 32"):
         maple.Coupled.of(type(stored)(narrow, stored.facts), encoder)
     deep = {name: stored.tensors[name].repeat(3, *[1] * (stored.tensors[name].ndim - 1)) for name in ("weight", "bias")}
     deep |= {"context": stored.tensors["context"], "deep": stored.tensors["deep"].repeat(4, 1, 1)}
-    with pytest.raises(BadCheckpoint, match=r"9 projections and 8 deep prompts; the image tower has 4"):
+    with pytest.raises(InvalidCheckpointError, match=r"9 projections and 8 deep prompts; the image tower has 4"):
         maple.Coupled.of(type(stored)(deep, stored.facts), encoder)
-    with pytest.raises(BadCheckpoint, match="no deep, weight, bias"):
+    with pytest.raises(InvalidCheckpointError, match="no deep, weight, bias"):
         maple.Coupled.of(type(stored)({"context": stored.tensors["context"]}, stored.facts), encoder)
-    with pytest.raises(InvalidOption, match="depth is 5"):
+    with pytest.raises(InvalidOptionError, match="depth is 5"):
         maple.fresh(encoder, LABELS, tokens=2, depth=5, seed=0)
 
 
 def test_repeated_names_are_refused(encoder, start) -> None:
-    with pytest.raises(InvalidOption, match="repeat a name"):
+    with pytest.raises(InvalidOptionError, match="repeat a name"):
         DeepTuner(encoder, classes_of(encoder), [methods.get("tpt")] * 2, start)

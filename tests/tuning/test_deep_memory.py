@@ -15,7 +15,7 @@ from poise.tuning.deep import DeepTuner
 @pytest.mark.parametrize("selection", [0.1, 1.0])
 def test_64_views_of_a_vit_b_16(selection: float) -> None:
     open_clip = pytest.importorskip("open_clip")
-    from poise.backbones.openclip import wrap
+    from poise.backbones.loaders.openclip import wrap
 
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

@@ -9,9 +9,9 @@ from oracles.text import text_features
 
 from poise import methods
 from poise.backbones import load
-from poise.backbones.tiny import tiny_model
-from poise.errors import BadCheckpoint, InvalidOption
-from poise.prompts import start_prompt, tokenise
+from poise.backbones.loaders.tiny import tiny_model
+from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.prompts import init_prompt, tokenise
 from poise.testing import check_memory
 from poise.tuning.dynaprompt import DynaPrompt
 from poise.tuning.memory import PromptMemory, pick_as_published, pick_described, probability_difference
@@ -47,7 +47,7 @@ def test_equals_the_plain_loop(encoder, name, variant) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of(8, seed=SCRIPT[variant])
     expected = plain.run(
         stream,
-        start_prompt(encoder, classes).context[0],
+        init_prompt(encoder, classes).context[0],
         lambda context: text_features(model, classes, Prompt(context[None]))[0],
         encoder.scale,
         method.objective(),
@@ -133,7 +133,7 @@ def test_as_many_prompts_as_classes(encoder, variant) -> None:
 def test_zero_shot_and_one_label_tune_nothing(encoder) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of()
     answer = DynaPrompt(encoder, classes, methods.get("zero-shot")).predict(stream)
-    assert torch.equal(answer.probs, answer.start_probs)
+    assert torch.equal(answer.probs, answer.init_probs)
     assert answer.losses.shape == (7, 0)
     alone = DynaPrompt(encoder, tokenise(encoder, ["cat"]), methods.get("tpt"))
     assert alone.predict(stream).probs.eq(1).all()
@@ -163,10 +163,10 @@ def test_a_memory_belongs_to_its_stream(encoder, tmp_path) -> None:
         (DynaPrompt(encoder, tokenise(encoder, LABELS[:3]), methods.get("tpt"), size=3), ("labels is",)),
         (DynaPrompt(encoder, classes, methods.get("kld"), size=3), ("'tpt'", "'kld'")),
     ]:
-        with pytest.raises(BadCheckpoint) as refusal:
+        with pytest.raises(InvalidCheckpointError) as refusal:
             restore_memory(other, tmp_path / "m.safetensors")
         assert all(text in str(refusal.value) for text in both)
-    with pytest.raises(BadCheckpoint, match="can't be read"):
+    with pytest.raises(InvalidCheckpointError, match="can't be read"):
         restore_memory(tuner, tmp_path / "absent.safetensors")
 
 
@@ -198,16 +198,16 @@ def test_the_memory_forgets_the_least_recently_used() -> None:
 
 def test_unknown_variants_and_sizes_are_refused(encoder) -> None:
     classes = tokenise(encoder, LABELS)
-    with pytest.raises(InvalidOption, match="described, as-published"):
+    with pytest.raises(InvalidOptionError, match="described, as-published"):
         DynaPrompt(encoder, classes, methods.get("tpt"), variant="paper")
-    with pytest.raises(InvalidOption, match="size is 0"):
+    with pytest.raises(InvalidOptionError, match="size is 0"):
         DynaPrompt(encoder, classes, methods.get("tpt"), size=0)
 
 
 def test_class_specific_starts_are_refused(encoder) -> None:
     classes = tokenise(encoder, LABELS)
-    own = start_prompt(encoder, classes).context.expand(len(LABELS), -1, -1)[None]
-    with pytest.raises(InvalidOption, match=r"got \{'context': \[1, 4, 4, 64\]\}.*class-specific"):
+    own = init_prompt(encoder, classes).context.expand(len(LABELS), -1, -1)[None]
+    with pytest.raises(InvalidOptionError, match=r"got \{'context': \[1, 4, 4, 64\]\}.*class-specific"):
         StreamTuner(encoder, classes, [methods.get("tpt")], Prompt(own))
 
 

@@ -12,12 +12,12 @@ from PIL import Image
 
 from poise import methods
 from poise.backbones import load
-from poise.backbones.tiny import tiny_model
-from poise.classifier import Classifier
-from poise.errors import BadCheckpoint, InvalidOption, UnknownName
+from poise.backbones.loaders.tiny import tiny_model
+from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from poise.inference.classifier import Classifier
 from poise.inits import cocoop, coop, maple, temperature
-from poise.prompts import start_prompt, tokenise
-from poise.prompts.store import save
+from poise.prompts import init_prompt, tokenise
+from poise.prompts.files import save
 from poise.tuning import Options, Tuner, make_tuner
 from poise.tuning.ensemble import TEMPLATES
 from poise.types import DualEncoder, Prompt
@@ -69,7 +69,7 @@ def test_the_default_is_the_episodic_tuner(encoder) -> None:
 def test_every_start_in_every_framework(encoder, files, framework, kind) -> None:
     classes = tokenise(encoder, LABELS)
     if framework == "dynaprompt" and kind != "coop":
-        with pytest.raises(InvalidOption, match=f"can't start from '{kind}'"):
+        with pytest.raises(InvalidOptionError, match=f"can't start from '{kind}'"):
             make_tuner(encoder, classes, CHOSEN, framework=framework, init=str(files / kind))
         return
     made = make_tuner(encoder, classes, CHOSEN, framework=framework, init=f"{kind}:{files / kind}")
@@ -80,9 +80,9 @@ def test_every_start_in_every_framework(encoder, files, framework, kind) -> None
     for answer in answers.values():
         assert answer.probs.shape == (2, 3)
         torch.testing.assert_close(answer.probs.sum(-1), torch.ones(2, dtype=torch.float64))
-    assert torch.equal(answers["zero-shot"].probs, answers["kld+cats"].start_probs)
+    assert torch.equal(answers["zero-shot"].probs, answers["kld+cats"].init_probs)
     assert not torch.equal(answers["zero-shot"].probs, answers["kld+cats"].probs)
-    assert made.texts.start_features().shape == (1, 3, 32)
+    assert made.texts.init_features().shape == (1, 3, 32)
 
 
 @pytest.mark.parametrize("kind", ["coop", "cocoop", "maple"])
@@ -91,7 +91,7 @@ def test_the_classifier_starts_from_a_file(encoder, files, kind) -> None:
     answer = Classifier(encoder, LABELS, "kld+cats", start=files / kind, views=6)(picture, details=True)
     words = Classifier(encoder, LABELS, "kld+cats", views=6)(picture, details=True)
     assert sum(answer.probabilities.values()) == pytest.approx(1)
-    assert answer.details.start_probabilities != words.details.start_probabilities
+    assert answer.details.init_probabilities != words.details.init_probabilities
     assert not answer.fallback
 
 
@@ -110,21 +110,21 @@ def test_fpp_is_fitted_on_the_spot(encoder, monkeypatch) -> None:
     monkeypatch.setattr(fpp.Flatness.__init__, "__kwdefaults__", {**fpp.Flatness.__init__.__kwdefaults__, "steps": 2})
     made = make_tuner(encoder, tokenise(encoder, LABELS), CHOSEN, init="fpp")
     assert made.texts.start.context.shape == (1, 4, 64)
-    assert not torch.equal(made.texts.start.context, start_prompt(encoder, tokenise(encoder, LABELS)).context)
+    assert not torch.equal(made.texts.start.context, init_prompt(encoder, tokenise(encoder, LABELS)).context)
 
 
 def test_wrong_names_are_refused(encoder, files) -> None:
     classes = tokenise(encoder, LABELS)
-    with pytest.raises(UnknownName, match="Did you mean 'dynaprompt'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'dynaprompt'"):
         make_tuner(encoder, classes, CHOSEN, framework="dynaprompts")
-    with pytest.raises(BadCheckpoint, match=r"kind 'coop', but 'maple'"):
+    with pytest.raises(InvalidCheckpointError, match=r"kind 'coop', but 'maple'"):
         make_tuner(encoder, classes, CHOSEN, init=f"maple:{files / 'coop'}")
-    with pytest.raises(BadCheckpoint, match="no prompt file"):
+    with pytest.raises(InvalidCheckpointError, match="no prompt file"):
         make_tuner(encoder, classes, CHOSEN, init="coop:absent")
-    with pytest.raises(InvalidOption, match="can't start from 'coop'"):
+    with pytest.raises(InvalidOptionError, match="can't start from 'coop'"):
         make_tuner(encoder, classes, CHOSEN, framework="ensemble", init=str(files / "coop"))
     options = Options(statistics=str(files / "coop"))
-    with pytest.raises(BadCheckpoint, match="no token statistics"):
+    with pytest.raises(InvalidCheckpointError, match="no token statistics"):
         make_tuner(encoder, classes, CHOSEN, init=str(files / "maple"), options=options)
 
 
@@ -158,7 +158,7 @@ def test_the_ensemble_averages_logits(encoder) -> None:
         logits = sum(one[name].logits for one in each) / 4
         torch.testing.assert_close(answer.logits, logits)
         torch.testing.assert_close(answer.probs, logits.softmax(-1))
-    torch.testing.assert_close(made["zero-shot"].start_probs, made["zero-shot"].probs)
+    torch.testing.assert_close(made["zero-shot"].init_probs, made["zero-shot"].probs)
 
 
 def test_a_temperature_softens_and_keeps_the_class(encoder) -> None:
@@ -168,7 +168,7 @@ def test_a_temperature_softens_and_keeps_the_class(encoder) -> None:
     for name, answer in soft.items():
         torch.testing.assert_close(answer.probs, (plain[name].logits / 3).softmax(-1))
         assert torch.equal(answer.probs.argmax(-1), plain[name].probs.argmax(-1))
-    torch.testing.assert_close(soft["zero-shot"].start_probs, soft["zero-shot"].probs)
+    torch.testing.assert_close(soft["zero-shot"].init_probs, soft["zero-shot"].probs)
 
 
 def test_temperature_is_where_a_fine_grid_has_its_minimum() -> None:
@@ -182,7 +182,7 @@ def test_temperature_is_where_a_fine_grid_has_its_minimum() -> None:
 
 
 def test_hopeless_logits_have_no_temperature() -> None:
-    with pytest.raises(InvalidOption, match="No temperature"):
+    with pytest.raises(InvalidOptionError, match="No temperature"):
         temperature.fit(torch.eye(3), torch.arange(3))
-    with pytest.raises(InvalidOption, match="one label for each"):
+    with pytest.raises(InvalidOptionError, match="one label for each"):
         temperature.fit(torch.eye(3), torch.arange(2))

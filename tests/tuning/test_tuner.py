@@ -11,10 +11,10 @@ from oracles.tuning import tune_one
 
 from poise import methods
 from poise.backbones import load
-from poise.backbones.tiny import tiny_model
-from poise.errors import InvalidOption
-from poise.forward import ClassTexts
-from poise.prompts import start_prompt, tokenise
+from poise.backbones.loaders.tiny import tiny_model
+from poise.encoding.class_texts import ClassTexts
+from poise.errors import InvalidOptionError
+from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 
@@ -42,7 +42,7 @@ def test_equals_the_plain_loop(encoder: DualEncoder, name: str, steps: int) -> N
     classes = tokenise(encoder, LABELS)
     features = image_features(encoder)
     answer = Tuner(encoder, classes, [method]).predict(features)[name]
-    start = start_prompt(encoder, classes).context[0]
+    start = init_prompt(encoder, classes).context[0]
     model = tiny_model().double().requires_grad_(False)
     for row in range(3):
         context, losses, probs = tune_one(
@@ -82,7 +82,7 @@ def test_class_chunks_change_nothing(encoder: DualEncoder, tokens: int) -> None:
 
 def test_out_of_memory_halves_the_pass_and_goes_on(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = tokenise(encoder, LABELS)
-    texts = ClassTexts(encoder, classes, start_prompt(encoder, classes))
+    texts = ClassTexts(encoder, classes, init_prompt(encoder, classes))
     expected = texts.features(texts.start)
     encode = type(encoder).encode_classes
 
@@ -102,8 +102,8 @@ def test_zero_shot_is_the_starting_prompt(encoder: DualEncoder) -> None:
     answers = Tuner(encoder, tokenise(encoder, LABELS), [methods.get("zero-shot"), methods.get("tpt")]).predict(
         image_features(encoder)
     )
-    assert torch.equal(answers["zero-shot"].probs, answers["zero-shot"].start_probs)
-    assert torch.equal(answers["zero-shot"].probs, answers["tpt"].start_probs)
+    assert torch.equal(answers["zero-shot"].probs, answers["zero-shot"].init_probs)
+    assert torch.equal(answers["zero-shot"].probs, answers["tpt"].init_probs)
     assert answers["zero-shot"].losses.shape == (3, 0)
 
 
@@ -148,7 +148,7 @@ def test_what_is_not_finite_falls_back_alone(encoder: DualEncoder, kind: str) ->
     broken = Tuner(encoder, classes, [method]).predict(features)["tpt"]
     sound = Tuner(encoder, classes, [methods.get("tpt")]).predict(features)["tpt"]
     assert broken.fallback.tolist() == [False, True, False]
-    assert torch.equal(broken.probs[1], broken.start_probs[1])
+    assert torch.equal(broken.probs[1], broken.init_probs[1])
     torch.testing.assert_close(broken.probs[[0, 2]], sound.probs[[0, 2]], atol=1e-12, rtol=0)
     assert broken.probs.isfinite().all()
 
@@ -165,5 +165,5 @@ def test_a_broken_view_or_image_does_not_infect_the_others(encoder: DualEncoder)
 @pytest.mark.parametrize("framework", ["tpt", "dynaprompt", "ensemble"])
 def test_repeated_method_names_are_refused(encoder: DualEncoder, framework: str) -> None:
     twice = [methods.get("tpt"), methods.get("tpt", steps=2)]
-    with pytest.raises(InvalidOption, match="repeat a name"):
+    with pytest.raises(InvalidOptionError, match="repeat a name"):
         make_tuner(encoder, tokenise(encoder, LABELS), twice, framework=framework)

@@ -12,11 +12,11 @@ from safetensors.numpy import load_file
 
 from poise.types import ImageSpec
 from poise.views import make_views, plan_views
-from poise.views.augmix import apply_operation, augmix_pixels, augmix_view
-from poise.views.augmix_batched import _look_up, _warp, augmix
-from poise.views.crops import crop_view
 from poise.views.magnitudes import LOOKUPS, OPERATIONS
+from poise.views.pil.augmix import apply_operation, augmix_pixels, augmix_view
+from poise.views.pil.crops import crop_view
 from poise.views.pixels import normalise, to_tensor
+from poise.views.torch.augmix_batched import _look_up, _warp, augmix
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "augmix.npz"
 VECTORS = Path(__file__).parents[3] / "shared" / "vectors"

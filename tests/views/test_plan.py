@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.views import ViewPlan, plan_views
 from poise.views.magnitudes import (
     OPERATIONS,
@@ -127,5 +127,5 @@ def test_one_view_needs_no_numbers() -> None:
 
 @pytest.mark.parametrize("bad", [{"views": 0}, {"size": (0, 3)}, {"size": (3, -1)}])
 def test_impossible_requests_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOptionError):
         plan_views(**{"size": (3, 3), **bad})  # type: ignore[arg-type]

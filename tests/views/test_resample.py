@@ -13,14 +13,16 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import functional as vision
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
-from poise.views import fused, kernels, make_views, make_views_batched, plan_views
-from poise.views.crops import crop_view
-from poise.views.filters import resample
+from poise.views import make_views, make_views_batched, plan_views
+from poise.views.pil.crops import crop_view
+from poise.views.pil.plain import plain_view
 from poise.views.pixels import normalise, to_tensor
-from poise.views.plain import plain_view
-from poise.views.resample import _crop_taps, _plain_taps
+from poise.views.torch.batched import _crop_taps, _plain_taps
+from poise.views.torch.filters import resample
+from poise.views.triton import launch as fused
+from poise.views.triton import view_kernels as kernels
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SPEC = ImageSpec(64, MEAN, STD)
@@ -57,7 +59,7 @@ def test_squash_resizes_both_sides() -> None:
 def test_a_long_strip_is_cropped_without_resizing_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     strip = _picture(2, 300)
     whole = np.asarray(plain_view(strip, SPEC)).astype(int)
-    monkeypatch.setattr("poise.views.plain._WHOLE_PIXELS", 1000)
+    monkeypatch.setattr("poise.views.pil.plain._WHOLE_PIXELS", 1000)
     assert np.abs(np.asarray(plain_view(strip, SPEC)) - whole).max() <= 1
     monkeypatch.undo()
     assert plain_view(_picture(1, 5000), ImageSpec(224, MEAN, STD)).size == (224, 224)
@@ -124,7 +126,7 @@ def test_many_views_in_several_turns_are_the_same(monkeypatch: pytest.MonkeyPatc
     image = _picture(50, 40)
     plan = plan_views(image.size, views=8, key="a")
     whole = resample(to_tensor(image), *_crop_taps(SPEC, plan, CPU))
-    monkeypatch.setattr("poise.views.filters._MOST_NUMBERS", 3 * 64 * 3 * 40)
+    monkeypatch.setattr("poise.views.torch.filters._MOST_NUMBERS", 3 * 64 * 3 * 40)
     assert torch.equal(resample(to_tensor(image), *_crop_taps(SPEC, plan, CPU)), whole)
 
 
@@ -153,18 +155,18 @@ def test_any_size_gives_finite_views(width: int, height: int, seed: int) -> None
 def test_wrong_combinations_are_refused() -> None:
     image = _picture(20, 20)
     plan, other = plan_views((20, 20), views=3), plan_views((20, 20), views=4)
-    with pytest.raises(InvalidOption, match="30 x 20"):
+    with pytest.raises(InvalidOptionError, match="30 x 20"):
         make_views(image, SPEC, plan_views((30, 20), views=3))
-    with pytest.raises(InvalidOption, match="1 pictures"):
+    with pytest.raises(InvalidOptionError, match="1 pictures"):
         make_views_batched([image], SPEC, [plan, plan])
-    with pytest.raises(InvalidOption, match="differ"):
+    with pytest.raises(InvalidOptionError, match="differ"):
         make_views_batched([image, image], SPEC, [plan, other])
-    with pytest.raises(InvalidOption, match="interpolation"):
+    with pytest.raises(InvalidOptionError, match="interpolation"):
         make_views(image, ImageSpec(8, MEAN, STD, interpolation="nearest"), plan)
     for make in (lambda spec: make_views(image, spec, plan), lambda spec: make_views_batched([image], spec, [plan])):
-        with pytest.raises(InvalidOption, match=r"crop_interpolation='lanczos'.*bilinear, bicubic"):
+        with pytest.raises(InvalidOptionError, match=r"crop_interpolation='lanczos'.*bilinear, bicubic"):
             make(ImageSpec(8, MEAN, STD, crop_interpolation="lanczos"))
-    with pytest.raises(InvalidOption, match="resize"):
+    with pytest.raises(InvalidOptionError, match="resize"):
         make_views(image, ImageSpec(8, MEAN, STD, resize="longest"), plan)
 
 

@@ -36,7 +36,7 @@ def entropy(probs: Tensor) -> Tensor:
 
 def record(rows: dict[str, list[float]], answer: Adapted, labels: Tensor) -> None:
     """Append what each image of a batch says about one method."""
-    probs, start = answer.probs.double().cpu(), answer.start_probs.double().cpu()
+    probs, start = answer.probs.double().cpu(), answer.init_probs.double().cpu()
     guess = probs.argmax(-1)
     rows["confidence"] += probs.max(-1).values.tolist()
     rows["right"] += (guess == labels).tolist()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.types import ClassTokens, ImageSpec, Prompt
 
 Pictures = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
@@ -100,13 +100,13 @@ class Encoder:
     def encode_images(self, views: Tensor, prompt: Prompt | None = None) -> Tensor:
         """Unit features [B, V, D] of normalised pictures [B, V, 3, H, W], in float32 or wider."""
         if views.dim() != 5 or tuple(views.shape[2:]) != (3, self.image.size, self.image.size):
-            raise InvalidOption(
+            raise InvalidOptionError(
                 f"Pictures of shape {list(views.shape)} were given.",
                 hint=f"Accepted: [images, views, 3, {self.image.size}, {self.image.size}].",
             )
         layers = None if prompt is None else prompt.image_layers
         if layers is not None and self.image_side.prompted is None:
-            raise InvalidOption(
+            raise InvalidOptionError(
                 f"The image tower of {self.name} takes no prompts.",
                 hint="Use a model with open_clip's ViT image tower.",
             )
@@ -118,7 +118,7 @@ class Encoder:
         """Unit text features [B, C, D] in float32 or wider; differentiable in the prompt."""
         slots, width = classes.slots.shape[1], self._text.table.weight.shape[1]
         if prompt.context.shape[-2:] != (slots, width):
-            raise InvalidOption(
+            raise InvalidOptionError(
                 f"A prompt of {list(prompt.context.shape[-2:])} (tokens, width) was given.",
                 hint=f"The template and model take {[slots, width]}.",
             )

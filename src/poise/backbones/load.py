@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.registry import Registry
 from poise.types import DualEncoder
 
@@ -24,7 +24,7 @@ _DTYPES = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """Where and how a model is loaded."""
 
     device: torch.device
@@ -32,7 +32,7 @@ class Place:
     cache_dir: str | None = None
 
 
-schemes: Registry[Callable[[str, Place], DualEncoder]] = Registry("kind of model")
+schemes: Registry[Callable[[str, Placement], DualEncoder]] = Registry("kind of model")
 
 
 def load(
@@ -48,7 +48,7 @@ def load(
         cache_dir: where downloaded files are kept; the hub's own cache by default.
     """
     if not isinstance(name, str) or not name.strip():
-        raise InvalidOption(f"A model's name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
+        raise InvalidOptionError(f"A model's name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
     place = resolve(device, dtype, cache_dir)
     scheme, _, rest = name.partition(":")
     if rest and scheme in schemes:
@@ -60,7 +60,7 @@ def load(
 
 def describe_models() -> list[tuple[str, str]]:
     """The names that `load` takes, each with a line about it."""
-    from poise.backbones.openclip_load import known_names
+    from poise.backbones.loaders.openclip_load import known_names
 
     rows = [
         ("pocket", "the embedded model: small, trained, no download; the default"),
@@ -72,11 +72,11 @@ def describe_models() -> list[tuple[str, str]]:
     return rows + [(name, "open_clip, downloaded on first use") for name in known_names()]
 
 
-def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Place:
+def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Placement:
     """The device and dtype that two options stand for, or an error where this machine can't do them."""
     chosen = _device(device)
     if isinstance(dtype, str) and dtype != "auto" and dtype not in _DTYPES:
-        raise InvalidOption(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: auto, {', '.join(_DTYPES)}.")
+        raise InvalidOptionError(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: auto, {', '.join(_DTYPES)}.")
     if dtype == "auto":
         number = torch.float16 if chosen.type == "cuda" else torch.float32
     else:
@@ -84,8 +84,8 @@ def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str
     allowed = {"cuda": set(_DTYPES.values()), "cpu": {torch.float32, torch.float64}}.get(chosen.type, {torch.float32})
     if number not in allowed:
         names = ", ".join(sorted(str(each).removeprefix("torch.") for each in allowed))
-        raise InvalidOption(f"dtype={dtype} is not accepted on {chosen.type}.", hint=f"Accepted there: {names}.")
-    return Place(chosen, number, cache_dir)
+        raise InvalidOptionError(f"dtype={dtype} is not accepted on {chosen.type}.", hint=f"Accepted there: {names}.")
+    return Placement(chosen, number, cache_dir)
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -96,53 +96,53 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"device={device!r} is not accepted.", hint="Accepted: auto, cpu, cuda, cuda:1 and so on, mps."
         ) from error
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (chosen.index or 0) >= counts.get(chosen.type, 0):
         here = [kind for kind, count in counts.items() if count]
-        raise InvalidOption(f"The device '{device}' is not available.", hint=f"Here: auto, {', '.join(here)}.")
+        raise InvalidOptionError(f"The device '{device}' is not available.", hint=f"Here: auto, {', '.join(here)}.")
     return chosen
 
 
 @schemes.add("tiny")
-def _tiny(_: str, place: Place) -> DualEncoder:
-    from poise.backbones.tiny import load_tiny
+def _tiny(_: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.tiny import load_tiny
 
     return load_tiny(device=place.device, dtype=place.dtype)
 
 
 @schemes.add("pocket")
-def _pocket(_: str, place: Place) -> DualEncoder:
-    from poise.backbones.pocket import load_pocket
+def _pocket(_: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.pocket import load_pocket
 
     return load_pocket(device=place.device, dtype=place.dtype)
 
 
 @schemes.add("local-dir")
-def _local_dir(path: str, place: Place) -> DualEncoder:
-    from poise.backbones.openclip_load import load_folder
+def _local_dir(path: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.openclip_load import load_folder
 
     return load_folder(path, device=place.device, dtype=place.dtype)
 
 
 @schemes.add("hf-hub")
-def _hf_hub(repo: str, place: Place) -> DualEncoder:
-    from poise.backbones.openclip_load import load_hub
+def _hf_hub(repo: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.openclip_load import load_hub
 
     return load_hub(repo, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
 @schemes.add("transformers")
-def _transformers(source: str, place: Place) -> DualEncoder:
-    from poise.backbones.hf import load_transformers
+def _transformers(source: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.transformers import load_transformers
 
     return load_transformers(source, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
 @schemes.add("open_clip")
-def _open_clip(name: str, place: Place) -> DualEncoder:
-    from poise.backbones.openclip_load import load_named
+def _open_clip(name: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.openclip_load import load_named
 
     return load_named(name, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)

@@ -17,7 +17,7 @@ from poise.cli.data import app as data_app
 from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
-from poise.errors import PoiseError, StorageFailed
+from poise.errors import PoiseError, StorageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
@@ -50,7 +50,7 @@ def main() -> None:
         app()
     except PoiseError as error:
         typer.echo(f"poise: {error}", err=True)
-        sys.exit(5 if isinstance(error, StorageFailed) else 2)
+        sys.exit(5 if isinstance(error, StorageError) else 2)
     except OSError as error:  # what is read has errors of its own; what is left is nearly always a failed write
         where = f"'{error.filename}'" if error.filename else "the output"
         typer.echo(f"poise: Can't use {where}: {error.strerror or error}.", err=True)

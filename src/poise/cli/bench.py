@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.errors import StorageFailed
+from poise.errors import StorageError
 
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig, Settings
-    from poise.evaluate.run import Summary
+    from poise.evaluate.run import RunSummary
 
 SOME_FAILED, NOTHING_DONE, WRITE_FAILED = 3, 4, 5
 
@@ -103,7 +103,7 @@ def compare_command(
 def analyse_command(runs: Runs) -> None:
     """Print how predictions change under each method, as Markdown."""
     from poise.report.analyses import analysis_text
-    from poise.report.records import load
+    from poise.report.runs import load
 
     typer.echo(analysis_text(load(runs)), nl=False)
 
@@ -153,8 +153,8 @@ def export_command(
 @app.command("resume-info")
 def resume_info(runs: Runs) -> None:
     """Say of each run what is done, what is open, and how to go on."""
-    from poise.evaluate.status import status
-    from poise.evaluate.store import run_folders
+    from poise.evaluate.storage.run_folder import run_folders
+    from poise.evaluate.storage.status import status
 
     folders = run_folders(runs)
     if not folders:
@@ -187,7 +187,8 @@ def _configurations(
 
 def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     """One run: its summary on stderr, its exit code as the answer."""
-    from poise.evaluate.interrupt import Interrupt, Interrupted
+    from poise.errors import RunInterruptedError
+    from poise.evaluate.interrupt import Interrupt
     from poise.evaluate.run import run
 
     command = ["poise", *sys.argv[1:]]
@@ -196,10 +197,10 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
             summary = run(
                 config, settings, check=interrupt.check, allow_changes=allow_changes, command=command, warn=_warn
             )
-    except Interrupted as stop:
+    except RunInterruptedError as stop:
         typer.echo(f"\npoise: {stop}; what is finished is kept. Resume with:\n  {shlex.join(command)}", err=True)
         raise typer.Exit(stop.exit_code) from None
-    except StorageFailed as problem:
+    except StorageError as problem:
         typer.echo(f"poise: {problem}\nResume with:\n  {shlex.join(command)}", err=True)
         raise typer.Exit(WRITE_FAILED) from None
     _report(summary)
@@ -212,7 +213,7 @@ def _warn(text: str) -> None:
     typer.echo(f"poise: warning: {text}", err=True)
 
 
-def _report(summary: Summary) -> None:
+def _report(summary: RunSummary) -> None:
     if summary.damaged:
         typer.echo(f"poise: damaged files were computed again: {', '.join(summary.damaged)}", err=True)
     if summary.errors:
@@ -225,9 +226,9 @@ def _report(summary: Summary) -> None:
 def _show(config: RunConfig) -> None:
     """What a run would be; names are looked up, data and weights are not touched."""
     from poise.data import catalog
-    from poise.data.loading import SCHEMES
-    from poise.errors import ModelNotFound
-    from poise.evaluate.resolve import check_start, make_methods, resolve
+    from poise.data.opening import SCHEMES
+    from poise.errors import ModelNotFoundError
+    from poise.evaluate.resolve import check_init, make_methods, resolve
 
     resolved = resolve(config)
     for name in resolved.datasets:
@@ -240,6 +241,6 @@ def _show(config: RunConfig) -> None:
     for method in make_methods(resolved):
         typer.echo(f"  {method.name}: {method.describe()}")
     try:
-        check_start(resolved)
-    except ModelNotFound as problem:  # it may be fitted later; a run that begins without it is refused
+        check_init(resolved)
+    except ModelNotFoundError as problem:  # it may be fitted later; a run that begins without it is refused
         typer.echo(f"  not there yet: {problem}")

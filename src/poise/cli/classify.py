@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.errors import BadLabels, InvalidOption, PoiseError
+from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
 
 if TYPE_CHECKING:
-    from poise.classifier import Classifier
-    from poise.cluster_classifier import ClusterClassifier
-    from poise.results import Result
+    from poise.inference.classifier import Classifier
+    from poise.inference.ray_classifier import ClusterClassifier
+    from poise.inference.results import Result
 
 
 class Format(StrEnum):
@@ -37,7 +37,7 @@ class LongLabel(StrEnum):
     truncate = "truncate"
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     """Who computes."""
 
     local = "local"
@@ -65,7 +65,9 @@ def classify(
     ] = LongLabel.error,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With json: how each answer came about.")] = False,
-    engine: Annotated[Engine, typer.Option(help="Who computes: this process, or a Ray cluster.")] = Engine.local,
+    engine: Annotated[
+        EngineName, typer.Option(help="Who computes: this process, or a Ray cluster.")
+    ] = EngineName.local,
     address: Annotated[str, typer.Option(help="Of a Ray cluster: auto, or host:port; else a Ray of its own.")] = "",
     actors: Annotated[int, typer.Option(help="Ray processes; 0 = one per GPU, or per 4 CPUs.")] = 0,
 ) -> None:
@@ -104,28 +106,34 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
         raise typer.Exit(4 if failed == len(outcomes) else 3)
 
 
-def _classifier(options: dict[str, Any], engine: Engine, address: str, actors: int) -> Classifier | ClusterClassifier:
-    if engine is Engine.ray:
-        from poise.cluster_classifier import ClusterClassifier
+def _classifier(
+    options: dict[str, Any], engine: EngineName, address: str, actors: int
+) -> Classifier | ClusterClassifier:
+    if engine is EngineName.ray:
+        from poise.inference.ray_classifier import ClusterClassifier
 
         return ClusterClassifier(options, address=address, actors=actors)
     if address or actors:
-        raise InvalidOption("--address and --actors are of a Ray cluster.", hint="Add --engine ray, or leave them out.")
-    from poise.classifier import Classifier
+        raise InvalidOptionError(
+            "--address and --actors are of a Ray cluster.", hint="Add --engine ray, or leave them out."
+        )
+    from poise.inference.classifier import Classifier
 
     return Classifier(**options)
 
 
 def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
     if (labels is None) == (labels_file is None):
-        raise BadLabels("Labels must come from one place.", hint="Give either --labels a,b,c or --labels-file FILE.")
+        raise InvalidLabelsError(
+            "Labels must come from one place.", hint="Give either --labels a,b,c or --labels-file FILE."
+        )
     if labels is not None:
         return [label.strip() for label in labels.split(",")]
     assert labels_file is not None
     try:
         text = labels_file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadLabels(
+        raise InvalidLabelsError(
             f"Can't read labels from '{labels_file}': {error}.", hint="One label a line, in UTF-8."
         ) from None
     return [line.strip() for line in text.splitlines() if line.strip()]
@@ -133,7 +141,7 @@ def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
 
 def _paths(images: list[str]) -> list[Path]:
     from poise.images import find_images
-    from poise.samples import sample_images
+    from poise.images.samples import sample_images
 
     paths: list[Path] = []
     for image in images:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from poise.data import Finding
+    from poise.data import CheckResult
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: list them, check what is on disk, fetch what can be fetched.")
 
@@ -34,7 +34,7 @@ def list_datasets() -> None:
     typer.echo("augmix c-tpt: off under TPT's protocol, on under that of C-TPT and O-TPT.")
 
 
-def show(finding: Finding) -> None:
+def show(finding: CheckResult) -> None:
     """Print one finding: a line of facts, then what is wrong and what to do."""
     status = typer.style(f"{finding.status:<8}", fg=COLOURS[finding.status])
     facts = ""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.errors import BadLabels, InvalidOption, UnknownName
+from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
     from poise.inits.coop import FewShot
-    from poise.prompts.store import StoredPrompt
+    from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
 app = typer.Typer(no_args_is_help=True, help="Fit a starting prompt, token statistics, or a temperature.")
@@ -48,7 +48,7 @@ def coop(
 ) -> None:  # fmt: skip
     """CoOp: a context fitted to a few labelled images per class."""
     from poise.inits import coop as init
-    from poise.shots import TRAINING_CROPS, encode
+    from poise.loading.features import TRAINING_CROPS, encode
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
     found = encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
@@ -68,7 +68,7 @@ def cocoop(
 ) -> None:  # fmt: skip
     """CoCoOp: a context and a small network that moves it for each image."""
     from poise.inits import cocoop as init
-    from poise.shots import TRAINING_CROPS, encode
+    from poise.loading.features import TRAINING_CROPS, encode
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
     found = encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
@@ -92,10 +92,10 @@ def maple(
     import torch
 
     from poise.inits import maple as init
-    from poise.shots import crops_of
+    from poise.loading.features import crops_of
 
     if recipe not in init.RECIPES:
-        raise UnknownName.of("recipe", recipe, init.RECIPES)
+        raise UnknownNameError.of("recipe", recipe, init.RECIPES)
     published = init.RECIPES[recipe]
     chosen = _recipe(
         published.recipe.epochs if epochs is None else epochs, published.recipe.lr if lr is None else lr,
@@ -145,8 +145,8 @@ def temperature(
     """Temperature scaling: one number, fitted to the plain views' logits of held-out images."""
     from poise import methods
     from poise.inits import temperature as scaling
+    from poise.loading.features import encode
     from poise.prompts import tokenise
-    from poise.shots import encode
     from poise.tuning import make_tuner
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
@@ -154,7 +154,9 @@ def temperature(
     classes = tokenise(encoder, images.classes, images.template, repeats=True)
     tuner = make_tuner(encoder, classes, [methods.get("zero-shot")], init=init)
     if tuner.reads != "features":
-        raise InvalidOption(f"'{init}' has image prompts.", hint="Temperature scaling reads plain features: use coop.")
+        raise InvalidOptionError(
+            f"'{init}' has image prompts.", hint="Temperature scaling reads plain features: use coop."
+        )
     logits = tuner.predict(found.features)["zero-shot"].logits.cpu()
     best = scaling.fit(logits, found.labels)
     facts = {
@@ -178,10 +180,10 @@ def stats(
     """PromptAlign's token statistics of a source dataset under a MaPLe prompt."""
     from safetensors.torch import save_file
 
-    from poise.inits.maple import Coupled
-    from poise.inits.statistics import token_statistics
-    from poise.prompts.store import load
-    from poise.shots import plain_batches
+    from poise.encoding.coupled import Coupled
+    from poise.encoding.token_statistics import token_statistics
+    from poise.loading.features import plain_batches
+    from poise.prompts.files import load
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     images = images.subset(limit) if limit else images
@@ -201,10 +203,10 @@ def convert_coop(
     labels_file: LabelsFile = None,
 ) -> None:
     """A published CoOp prompt; class-specific ones need the labels that they are for."""
-    from poise.inits.published import read_coop
-    from poise.prompts.store import hash_labels
+    from poise.inits.convert import read_coop
+    from poise.storage import hash_names
 
-    labels_hash = hash_labels(_labels(labels_file)) if labels_file else ""
+    labels_hash = hash_names(_labels(labels_file)) if labels_file else ""
     _save(out, read_coop(source, model, position=position, labels_hash=labels_hash))
 
 
@@ -215,7 +217,7 @@ def convert_maple(
     model: Annotated[str, typer.Option(help="The model it was trained on, as poise names it.")] = "ViT-B-16/openai",
 ) -> None:
     """Published MaPLe prompts."""
-    from poise.inits.published import read_maple
+    from poise.inits.convert import read_maple
 
     _save(out, read_maple(source, model))
 
@@ -243,7 +245,9 @@ def _labels(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadLabels(f"Can't read labels from '{path}': {error}.", hint="One label a line, in UTF-8.") from None
+        raise InvalidLabelsError(
+            f"Can't read labels from '{path}': {error}.", hint="One label a line, in UTF-8."
+        ) from None
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -258,7 +262,7 @@ def _report(epoch: int, loss: float) -> None:
 
 
 def _save(out: Path, stored: StoredPrompt) -> None:
-    from poise.prompts.store import save
+    from poise.prompts.files import save
 
     save(out, stored)
     shape = list(stored.tensors["context"].shape)

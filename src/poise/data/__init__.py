@@ -1,21 +1,18 @@
 """The 15 benchmarks, and any class-per-folder tree, webdataset or Hugging Face dataset, as labelled pictures."""
 
-from poise.data.catalog import Row, names, row
-from poise.data.items import ImageSet, Item, hash_classes
-from poise.data.loading import open_dataset as open
-from poise.data.plausible import plausibility
-from poise.data.verify import Finding, check, check_all
+from poise.data.catalog import DatasetRow, names, row
+from poise.data.items import ImageSet, Item
+from poise.data.opening import open_dataset as open
+from poise.data.verify import CheckResult, check, check_all
 
 __all__ = [
-    "Finding",
+    "CheckResult",
+    "DatasetRow",
     "ImageSet",
     "Item",
-    "Row",
     "check",
     "check_all",
-    "hash_classes",
     "names",
     "open",
-    "plausibility",
     "row",
 ]

@@ -18,14 +18,14 @@ from poise.data.edits import (
     split_camel_case,
     tidy,
 )
-from poise.errors import UnknownName
+from poise.errors import UnknownNameError
 
 Reader = Literal["split", "variants", "wnids"]
 Protocol = Literal["tpt", "c-tpt"]
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A folder in which the pictures of a dataset may lie, relative to the data folder. Case, '-' and '_' are free."""
 
     layout: str  # "coop", "tpt" or "torchvision"
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class DatasetRow:
     """All that is particular to one dataset."""
 
     name: str
@@ -43,7 +43,7 @@ class Row:
     images: int  # in the test split
     class_hash: str  # of the published class names in label order
     reader: Reader  # "split": CoOp's JSON; "variants": Aircraft's text files; "wnids": a folder per ImageNet class
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     accuracy: float  # published, zero-shot, CLIP ViT-B/16
     licence: str
     get: str  # where a person gets it
@@ -68,27 +68,27 @@ class Row:
         return f"https://drive.google.com/file/d/{self.split_drive}" if self.split_drive else ""
 
 
-def _places(coop: str, *tpt: str, torchvision: str = "") -> tuple[Place, ...]:
-    more = (Place("torchvision", torchvision),) if torchvision else ()
-    return (Place("coop", coop), *(Place("tpt", folder) for folder in tpt), *more)
+def _places(coop: str, *tpt: str, torchvision: str = "") -> tuple[Location, ...]:
+    more = (Location("torchvision", torchvision),) if torchvision else ()
+    return (Location("coop", coop), *(Location("tpt", folder) for folder in tpt), *more)
 
 
 # fmt: off
 FINE_GRAINED = (
-    Row(
+    DatasetRow(
         name="aircraft", title="FGVC Aircraft", short="Air", classes=100, images=3333, class_hash="db2b24f058c53b87",
         reader="variants", accuracy=0.239, torchvision="FGVCAircraft",
         places=_places("fgvc_aircraft", "fgvc_aircraft/data", torchvision="fgvc-aircraft-2013b/data"),
         licence="non-commercial research", get="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
     ),
-    Row(
+    DatasetRow(
         name="caltech101", title="Caltech101", short="Calt", classes=100, images=2465, class_hash="81bf324ca66c01e6",
         reader="split", accuracy=0.929, edit=caltech_names, told_by="folder", torchvision="Caltech101",
         places=_places("caltech-101/101_ObjectCategories", "Caltech101", "Caltech101/101_ObjectCategories"),
         split_file="split_zhou_Caltech101.json", split_drive="1hyarUivQE36mY6jSomru6Fjd-JzwcCzN",
         licence="CC BY 4.0", get="https://data.caltech.edu/records/mzrjq-6wc02",
     ),
-    Row(
+    DatasetRow(
         name="cars", title="Stanford Cars", short="Car", classes=196, images=8041, class_hash="29c6e252424d66b5",
         reader="split", accuracy=0.653,  # the names in the split file have the year first
         places=_places("stanford_cars", "StanfordCars", "StanfordCar"),
@@ -96,49 +96,49 @@ FINE_GRAINED = (
         licence="non-commercial research",
         get="the original site is gone; a copy with cars_train/ and cars_test/ (e.g. on Kaggle) is needed",
     ),
-    Row(
+    DatasetRow(
         name="dtd", title="Describable Textures", short="DTD", classes=47, images=1692, class_hash="e30977c69b3a2412",
         reader="split", accuracy=0.443, told_by="folder", torchvision="DTD",
         places=_places("dtd/images", "DTD/images", torchvision="dtd/dtd/images"),
         split_file="split_zhou_DescribableTextures.json", split_drive="1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x",
         licence="research", get="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
     ),
-    Row(
+    DatasetRow(
         name="eurosat", title="EuroSAT", short="SAT", classes=10, images=8100, class_hash="7614d0bbeca9328d",
         reader="split", accuracy=0.413, edit=eurosat_names, told_by="folder", torchvision="EuroSAT",
         places=_places("eurosat/2750", "eurosat"),
         split_file="split_zhou_EuroSAT.json", split_drive="1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o",
         licence="MIT", get="https://github.com/phelber/EuroSAT (the RGB images)",
     ),
-    Row(
+    DatasetRow(
         name="flowers102", title="Oxford Flowers", short="FLW", classes=102, images=2463, class_hash="fc2e7c23568d3144",
         reader="split", accuracy=0.673, torchvision="Flowers102",
         places=_places("oxford_flowers/jpg", "Flower102/jpg", torchvision="flowers-102/jpg"),
         split_file="split_zhou_OxfordFlowers.json", split_drive="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT",
         licence="research", get="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
     ),
-    Row(
+    DatasetRow(
         name="food101", title="Food101", short="Food", classes=101, images=30300, class_hash="a169ebd72f0c51f5",
         reader="split", accuracy=0.836, told_by="folder", torchvision="Food101",
         places=_places("food-101/images", "Food101/images"),
         split_file="split_zhou_Food101.json", split_drive="1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl",
         licence="research (Foodspotting images)", get="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
     ),
-    Row(
+    DatasetRow(
         name="pets", title="Oxford Pets", short="Pets", classes=37, images=3669, class_hash="2f0255738e3e7a69",
         reader="split", accuracy=0.880, edit=lower_case, told_by="file", torchvision="OxfordIIITPet",
         places=_places("oxford_pets/images", "OxfordPets", "OxfordPets/images", torchvision="oxford-iiit-pet/images"),
         split_file="split_zhou_OxfordPets.json", split_drive="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs",
         licence="CC BY-SA 4.0", get="https://www.robots.ox.ac.uk/~vgg/data/pets/",
     ),
-    Row(
+    DatasetRow(
         name="sun397", title="SUN397", short="SUN", classes=397, images=19850, class_hash="1bd72b04a56a74f9",
         reader="split", accuracy=0.625, edit=reverse_parts, told_by="folder", torchvision="SUN397",
         places=_places("sun397/SUN397", "SUN397"),
         split_file="split_zhou_SUN397.json", split_drive="1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq",
         licence="research", get="https://vision.princeton.edu/projects/2010/SUN/",
     ),
-    Row(
+    DatasetRow(
         name="ucf101", title="UCF101", short="UCF", classes=101, images=3783, class_hash="ba260a992fa7359c",
         reader="split", accuracy=0.650, edit=split_camel_case, told_by="folder",
         places=_places("ucf101/UCF-101-midframes", "UCF101", "UCF101/UCF-101-midframes"),
@@ -148,20 +148,20 @@ FINE_GRAINED = (
 )
 
 IMAGENET = (
-    Row(
+    DatasetRow(
         name="imagenet", title="ImageNet", short="I", classes=1000, images=50000, class_hash="bbb03b5ee8f22041",
         reader="wnids", accuracy=0.667, augmix=False, augmix_c_tpt=False,
         places=_places("imagenet/images/{split}", "ImageNet/{split}"),
         licence="ImageNet terms: non-commercial research",
         get="https://image-net.org (ILSVRC 2012 validation images, in a folder per class)",
     ),
-    Row(
+    DatasetRow(
         name="imagenet-a", title="ImageNet-A", short="I-A", classes=200, images=7500, class_hash="526dc1fd035e7519",
         reader="wnids", wnids="imagenet_a", accuracy=0.478, augmix=False, shift=True,
         places=_places("imagenet-adversarial/imagenet-a", "imagenet-a"),
         licence="MIT (code); images as published", get="https://github.com/hendrycks/natural-adv-examples",
     ),
-    Row(
+    DatasetRow(
         name="imagenet-v2", title="ImageNet-V2", short="I-V2", classes=1000, images=10000,
         class_hash="bbb03b5ee8f22041", reader="wnids", accuracy=0.608, augmix=False, shift=True,
         places=_places(
@@ -169,13 +169,13 @@ IMAGENET = (
         ),
         licence="MIT", get="https://github.com/modestyachts/ImageNetV2 (matched frequency)",
     ),
-    Row(
+    DatasetRow(
         name="imagenet-r", title="ImageNet-R", short="I-R", classes=200, images=30000, class_hash="69b2c445e9f21cea",
         reader="wnids", wnids="imagenet_r", accuracy=0.740, augmix=False, shift=True,
         places=_places("imagenet-rendition/imagenet-r", "imagenet-r"),
         licence="MIT (code); images as published", get="https://github.com/hendrycks/imagenet-r",
     ),
-    Row(
+    DatasetRow(
         name="imagenet-sketch", title="ImageNet-Sketch", short="I-S", classes=1000, images=50889,
         class_hash="bbb03b5ee8f22041", reader="wnids", accuracy=0.461, augmix=False, shift=True,
         places=_places("imagenet-sketch/images", "ImageNet-Sketch/sketch", "ImageNet-Sketch"),
@@ -184,7 +184,7 @@ IMAGENET = (
 )
 # fmt: on
 
-ROWS: dict[str, Row] = {row.name: row for row in (*FINE_GRAINED, *IMAGENET)}
+ROWS: dict[str, DatasetRow] = {row.name: row for row in (*FINE_GRAINED, *IMAGENET)}
 
 
 def names() -> list[str]:
@@ -192,8 +192,8 @@ def names() -> list[str]:
     return list(ROWS)
 
 
-def row(name: str) -> Row:
+def row(name: str) -> DatasetRow:
     """The row called ``name``, or an error with the nearest name."""
     if name not in ROWS:
-        raise UnknownName.of("dataset", name, ROWS)
+        raise UnknownNameError.of("dataset", name, ROWS)
     return ROWS[name]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from poise.data.catalog import Row, row
-from poise.data.places import find_split_file, found_places, has_images, how_to_get
-from poise.data.verify import Finding, check
-from poise.errors import BadDataset
+from poise.data.catalog import DatasetRow, row
+from poise.data.locations import find_split_file, found_places, has_images, how_to_get
+from poise.data.verify import CheckResult, check
+from poise.errors import InvalidDatasetError
 
 FetchImages = Callable[[str, Path], object]  # torchvision's class name, data folder
 FetchSplit = Callable[[str, Path, str], object]  # Google Drive id, folder, file name
@@ -36,38 +36,38 @@ def get(
     *,
     images: FetchImages = fetch_with_torchvision,
     split: FetchSplit = fetch_split,
-) -> Finding:
+) -> CheckResult:
     """Fetch what is missing of ``name`` below ``root`` and look at the result.
 
     Raises:
-        BadDataset: where nobody offers the dataset for download, or a download failed; the message says what to do.
+        InvalidDatasetError: the dataset can't be downloaded, or a download failed; the message says what to do.
     """
     wanted = row(name)
     folder = Path(root).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     if not has_images(wanted, folder):
         if not wanted.torchvision:
-            raise BadDataset(f"{wanted.title} can't be fetched automatically.", hint=how_to_get(wanted))
+            raise InvalidDatasetError(f"{wanted.title} can't be fetched automatically.", hint=how_to_get(wanted))
         _attempt(wanted, "images", lambda: images(wanted.torchvision, folder))
         if not has_images(wanted, folder):
-            raise BadDataset(f"{wanted.title}: no images after the download.", hint=how_to_get(wanted))
+            raise InvalidDatasetError(f"{wanted.title}: no images after the download.", hint=how_to_get(wanted))
     if wanted.split_file and find_split_file(wanted, folder) is None:
         file, beside = wanted.split_file, split_folder(wanted, folder)
         _attempt(wanted, file, lambda: split(wanted.split_drive, beside, file))
     return check(name, folder)
 
 
-def split_folder(wanted: Row, root: Path) -> Path:
+def split_folder(wanted: DatasetRow, root: Path) -> Path:
     """The dataset's own folder below ``root``, whichever layout its images are in."""
     _, images = next(found_places(wanted, root))
     return root / images.relative_to(root).parts[0]
 
 
-def _attempt(wanted: Row, what: str, fetch: Callable[[], object]) -> None:
+def _attempt(wanted: DatasetRow, what: str, fetch: Callable[[], object]) -> None:
     try:
         fetch()
     except (OSError, RuntimeError, ImportError) as problem:
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"{wanted.title}: {what} could not be fetched: {problem}.",
             hint=how_to_get(wanted, by_hand=True),
         ) from problem

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from poise.data.items import Item
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 
 
 def draw_shots(items: Sequence[Item], shots: int, seed: int = 1) -> list[Item]:
@@ -16,7 +16,7 @@ def draw_shots(items: Sequence[Item], shots: int, seed: int = 1) -> list[Item]:
     this is the draw of CoOp's code for the same seed.
     """
     if shots < 1:
-        raise InvalidOption(f"shots={shots} was asked for.", hint="Ask for at least 1 image per class.")
+        raise InvalidOptionError(f"shots={shots} was asked for.", hint="Ask for at least 1 image per class.")
     by_class: dict[int, list[Item]] = {}
     for item in items:
         by_class.setdefault(item.label, []).append(item)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
-from poise.data.places import list_images
-from poise.errors import BadDataset
+from poise.data.locations import list_images
+from poise.errors import InvalidDatasetError
 
 
 def read_class_file(path: Path) -> dict[str, str]:
@@ -16,7 +16,7 @@ def read_class_file(path: Path) -> dict[str, str]:
     pairs = [line.split(maxsplit=1) for line in lines]
     short = [pair[0] for pair in pairs if len(pair) < 2]
     if short:
-        raise BadDataset(f"'{path}' gives the folder '{short[0]}' no name.", hint="Each line is: folder name.")
+        raise InvalidDatasetError(f"'{path}' gives the folder '{short[0]}' no name.", hint="Each line is: folder name.")
     return {folder: tidy(name) for folder, name in pairs}
 
 
@@ -24,13 +24,15 @@ def open_folder(path: str) -> ImageSet:
     """Classes are the folders in sorted order; ``classnames.txt`` in ``path`` may order and name them otherwise."""
     root = Path(path).expanduser()
     if not root.is_dir():
-        raise BadDataset(f"The folder '{root}' does not exist.", hint="Give folder:/path, with one folder per class.")
+        raise InvalidDatasetError(
+            f"The folder '{root}' does not exist.", hint="Give folder:/path, with one folder per class."
+        )
     folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     class_file = root / "classnames.txt"
     names = read_class_file(class_file) if class_file.is_file() else {name: tidy(name) for name in folders}
     unnamed = [name for name in folders if name not in names]
     if unnamed:
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"'{class_file}' has no line for the folder '{unnamed[0]}'.", hint="Add it, or move the folder."
         )
     items = [
@@ -39,7 +41,9 @@ def open_folder(path: str) -> ImageSet:
         for image in (list_images(root / name) if name in folders else [])
     ]
     if not items:
-        raise BadDataset(f"No images in folders below '{root}'.", hint="Put the images into one folder per class.")
+        raise InvalidDatasetError(
+            f"No images in folders below '{root}'.", hint="Put the images into one folder per class."
+        )
     return ImageSet(
         name=f"folder:{path}", classes=tuple(names.values()), items=tuple(items), folder=str(root), layout="folder"
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from poise.errors import BadDataset, InvalidOption
+from poise.errors import InvalidDatasetError, InvalidOptionError
+from poise.storage import hash_names
 
 
 class Stored(Protocol):
@@ -32,7 +32,7 @@ class Slice:
             file.seek(self.offset)
             data = file.read(self.size)
         if len(data) != self.size:
-            raise BadDataset(
+            raise InvalidDatasetError(
                 f"'{self.path}' ends after {len(data)} of {self.size} bytes at offset {self.offset}.",
                 hint="The shard has changed or was cut off since it was indexed; fetch it again.",
             )
@@ -50,15 +50,6 @@ class Item:
     def source(self) -> Path | bytes:
         """What ``poise.images.read_image`` takes."""
         return Path(self.read) if isinstance(self.read, str) else self.read.load()
-
-
-def hash_classes(classes: Iterable[str]) -> str:
-    """A short hash of class names in label order: equal hashes mean equal names and equal order.
-
-    >>> hash_classes(["cat", "dog"]) == hash_classes(["dog", "cat"])
-    False
-    """
-    return hashlib.blake2b("\n".join(classes).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ class ImageSet:
     @property
     def class_hash(self) -> str:
         """The hash of the class names in label order."""
-        return hash_classes(self.classes)
+        return hash_names(self.classes)
 
     def subset(self, count: int, seed: int = 0) -> ImageSet:
         """``count`` pictures in an order that depends on ``seed`` and the ids alone; a smaller subset is its beginning.
@@ -90,7 +81,7 @@ class ImageSet:
         Split files list class after class, so the first pictures of a set say nothing about the set.
         """
         if count < 1:
-            raise InvalidOption(f"A subset of {count} images was asked for.", hint="Ask for at least 1.")
+            raise InvalidOptionError(f"A subset of {count} images was asked for.", hint="Ask for at least 1.")
 
         def rank(item: Item) -> bytes:
             return hashlib.blake2b(f"{seed}\n{item.id}".encode(), digest_size=16).digest()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item, Slice
-from poise.errors import BadDataset
+from poise.errors import InvalidDatasetError
 
 PICTURES = frozenset(("jpg", "jpeg", "png", "webp"))
 
@@ -37,7 +37,9 @@ def _choices(inside: str, pattern: str) -> list[str]:
         return inside.split(",")
     first, last = span.groups()
     if int(last) < int(first) or int(last) - int(first) >= 1_000_000:
-        raise BadDataset(f"The range {{{inside}}} in '{pattern}' is empty or too long.", hint="Write {first..last}.")
+        raise InvalidDatasetError(
+            f"The range {{{inside}}} in '{pattern}' is empty or too long.", hint="Write {first..last}."
+        )
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
 
@@ -60,7 +62,7 @@ def find_shards(pattern: str) -> list[Path]:
         what = (
             f"{len(missing)} of {len(shards)} shards are missing, e.g. '{missing[0]}'" if missing else "there are none"
         )
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"Shards 'wds:{pattern}': {what}.", hint="Give wds:/path/{000..012}.tar or a folder of shards."
         )
     return shards
@@ -82,12 +84,12 @@ def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
                 elif kind == "cls":
                     labels[key] = _label(place, key)
     except (tarfile.TarError, OSError) as problem:
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"The shard '{shard}' can't be read: {problem}.", hint="Shards are uncompressed .tar files."
         ) from problem
     bare = sorted(pictures.keys() ^ labels.keys())
     if bare:
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"The shard '{shard}' has {len(bare)} samples without a picture or without a label, e.g. '{bare[0]}'.",
             hint="A sample is key.jpg (or .png, .webp) and key.cls.",
         )
@@ -97,7 +99,7 @@ def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
 def _label(place: Slice, key: str) -> int:
     text = place.load().strip() if place.size <= 32 else b""
     if not text.isdigit():
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"'{key}.cls' in '{place.path}' is not a label: {text[:20]!r}.", hint="A label is a whole number."
         )
     return int(text)
@@ -111,7 +113,7 @@ def open_shards(pattern: str) -> ImageSet:
         (place / "classnames.txt" for place in (folder, folder.parent) if (place / "classnames.txt").is_file()), None
     )
     if class_file is None:
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"Shards 'wds:{pattern}' have no classnames.txt.", hint=f"Put it into '{folder}', a name per line."
         )
     classes = tuple(tidy(line) for line in class_file.read_text(encoding="utf-8").splitlines() if line.strip())
@@ -123,5 +125,5 @@ def open_shards(pattern: str) -> ImageSet:
     beyond = next((item for item in items if item.label >= len(classes)), None)
     if beyond is not None or not items:
         what = f"'{beyond.id}' has label {beyond.label}" if beyond else "there is no sample"
-        raise BadDataset(f"Shards 'wds:{pattern}': {what}, and '{class_file}' has {len(classes)} classes.")
+        raise InvalidDatasetError(f"Shards 'wds:{pattern}': {what}, and '{class_file}' has {len(classes)} classes.")
     return ImageSet(name=f"wds:{pattern}", classes=classes, items=tuple(items), folder=str(folder), layout="webdataset")

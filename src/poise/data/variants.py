@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poise.data.catalog import Row
+from poise.data.catalog import DatasetRow
 from poise.data.edits import tidy
 from poise.data.items import Item
-from poise.data.places import absent, found_places, how_to_get
-from poise.errors import BadDataset
+from poise.data.locations import absent, found_places, how_to_get
+from poise.errors import InvalidDatasetError
 
 
-def open_variants(row: Row, root: Path, split: str) -> tuple[tuple[str, ...], list[Item], str, Path]:
+def open_variants(row: DatasetRow, root: Path, split: str) -> tuple[tuple[str, ...], list[Item], str, Path]:
     """Class names, items, layout and folder of the Aircraft set."""
     listing = f"images_variant_{split}.txt"
     folders = list(found_places(row, root))
@@ -22,7 +22,9 @@ def open_variants(row: Row, root: Path, split: str) -> tuple[tuple[str, ...], li
             variants = [line.strip() for line in _lines(folder / "variants.txt")]
             items = _items(folder, listing, variants)
             return tuple(map(tidy, variants)), items, place.layout, folder
-    raise BadDataset(f"{row.title}: '{folders[0][1]}' has no variants.txt or no {listing}.", hint=how_to_get(row))
+    raise InvalidDatasetError(
+        f"{row.title}: '{folders[0][1]}' has no variants.txt or no {listing}.", hint=how_to_get(row)
+    )
 
 
 def _lines(path: Path) -> list[str]:
@@ -35,7 +37,7 @@ def _items(folder: Path, listing: str, variants: list[str]) -> list[Item]:
     for line in _lines(folder / listing):
         image, _, variant = line.strip().partition(" ")
         if variant not in labels or not image.isalnum():
-            raise BadDataset(
+            raise InvalidDatasetError(
                 f"'{folder / listing}' holds '{line}', which is not 'image variant'.", hint="Fetch it again."
             )
         items.append(Item(id=f"images/{image}.jpg", label=labels[variant], read=f"{folder}/images/{image}.jpg"))

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from poise.data.catalog import ROWS, Row, names, row
+from poise.data.catalog import ROWS, DatasetRow, names, row
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
-from poise.data.loading import open_dataset
-from poise.data.places import ABSENT, check_root, how_to_get
-from poise.errors import BadDataset, PoiseError, UnreadableImage
+from poise.data.locations import ABSENT, check_root, how_to_get
+from poise.data.opening import open_dataset
+from poise.errors import InvalidDatasetError, PoiseError, UnreadableImageError
 
 Status = Literal["ok", "partial", "damaged", "absent"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The state of one dataset on disk."""
 
     name: str
@@ -33,16 +33,16 @@ class Finding:
     hint: str = ""
 
 
-def check(name: str, root: str | Path | None = None, *, deep: bool = False, sample: int = 16) -> Finding:
+def check(name: str, root: str | Path | None = None, *, deep: bool = False, sample: int = 16) -> CheckResult:
     """Look at one dataset; ``deep`` decodes every picture, otherwise ``sample`` of them spread over the set."""
     known = ROWS.get(name)
     try:
         found = open_dataset(name, root)
-    except BadDataset as problem:
+    except InvalidDatasetError as problem:
         if known is None:
             raise
         status: Status = "absent" if problem.code == ABSENT else "damaged"
-        return Finding(name, status, expected=known.images, problems=(problem.message,), hint=problem.hint)
+        return CheckResult(name, status, expected=known.images, problems=(problem.message,), hint=problem.hint)
     missing = [item for item in found.items if isinstance(item.read, str) and not Path(item.read).is_file()]
     gone = set(missing)
     problems = [_several("image is", "images are", "missing", missing)] if missing else []
@@ -51,7 +51,7 @@ def check(name: str, root: str | Path | None = None, *, deep: bool = False, samp
     return _finding(found, known, len(found) - len(missing), problems)
 
 
-def _finding(found: ImageSet, known: Row | None, images: int, problems: list[str]) -> Finding:
+def _finding(found: ImageSet, known: DatasetRow | None, images: int, problems: list[str]) -> CheckResult:
     expected = known.images if known else None
     status: Status = "damaged" if problems else "ok"
     hint = how_to_get(known) if known and problems else ""
@@ -59,7 +59,7 @@ def _finding(found: ImageSet, known: Row | None, images: int, problems: list[str
         problems = [*problems, f"{images} images; the published test split has {expected}."]
         if status == "ok":
             status, hint = "partial", "Results on part of a dataset can't be compared with published ones."
-    return Finding(
+    return CheckResult(
         found.name, status, images, expected, len(found.classes), found.class_hash, found.layout, found.folder,
         tuple(problems), hint,
     )  # fmt: skip
@@ -79,13 +79,13 @@ def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
     for item in chosen:
         try:
             read_image(item.source())
-        except (UnreadableImage, BadDataset, OSError) as problem:
+        except (UnreadableImageError, InvalidDatasetError, OSError) as problem:
             reason = reason or (problem.message if isinstance(problem, PoiseError) else str(problem))
             bad.append(item)
     return [_several("image is", "images are", f"damaged ({reason})", bad)] if bad else []
 
 
-def misplaced(known: Row, found: ImageSet) -> list[str]:
+def misplaced(known: DatasetRow, found: ImageSet) -> list[str]:
     """Images whose path names another class than their label does."""
 
     def told(item: Item) -> str:
@@ -102,7 +102,7 @@ def misplaced(known: Row, found: ImageSet) -> list[str]:
 
 def check_all(
     root: str | Path, wanted: Sequence[str] = (), *, deep: bool = False, sample: int = 16
-) -> tuple[list[Finding], bool]:
+) -> tuple[list[CheckResult], bool]:
     """Findings for the wanted datasets (all of the catalogue by default), and whether all is well.
 
     A dataset that is absent spoils the verdict only if it was asked for by name.

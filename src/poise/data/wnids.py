@@ -13,21 +13,23 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from poise.data.catalog import Row
+from poise.data.catalog import DatasetRow
 from poise.data.edits import tidy
 from poise.data.items import Item
-from poise.data.places import absent, found_places, how_to_get, list_images
-from poise.errors import BadDataset, MissingDependency
+from poise.data.locations import absent, found_places, how_to_get, list_images
+from poise.errors import InvalidDatasetError, MissingDependencyError
 
 
 def _inside(package: str, *parts: str) -> str:
     """A text file of an installed package. Importing timm or open_clip for a list of names would take seconds."""
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise MissingDependency.of("ImageNet's class list", package, "data")
+        raise MissingDependencyError.of("ImageNet's class list", package, "data")
     path = Path(found.submodule_search_locations[0], *parts)
     if not path.is_file():
-        raise BadDataset(f"The installed {package} has no class list '{path.name}'.", hint=f"Update {package}.")
+        raise InvalidDatasetError(
+            f"The installed {package} has no class list '{path.name}'.", hint=f"Update {package}."
+        )
     return path.read_text(encoding="utf-8")
 
 
@@ -42,7 +44,9 @@ def _clip_names() -> dict[str, str]:
     for node in ast.parse(_inside("open_clip", "zero_shot_metadata.py")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES":
             return dict(zip(wordnet_ids(), ast.literal_eval(node.value), strict=True))
-    raise BadDataset("The installed open_clip has no list IMAGENET_CLASSNAMES.", hint="Update open_clip_torch.")
+    raise InvalidDatasetError(
+        "The installed open_clip has no list IMAGENET_CLASSNAMES.", hint="Update open_clip_torch."
+    )
 
 
 def imagenet_names(subset: str = "imagenet") -> tuple[str, ...]:
@@ -50,7 +54,7 @@ def imagenet_names(subset: str = "imagenet") -> tuple[str, ...]:
     return tuple(tidy(_clip_names()[wnid]) for wnid in wordnet_ids(subset))
 
 
-def label_folders(row: Row, folder: Path) -> dict[str, int]:
+def label_folders(row: DatasetRow, folder: Path) -> dict[str, int]:
     """Label of each class folder in ``folder``, in label order; folders that can't be classes are left out."""
     labels = {wnid: label for label, wnid in enumerate(wordnet_ids(row.wnids))}
     found: dict[str, int] = {}
@@ -63,18 +67,18 @@ def label_folders(row: Row, folder: Path) -> dict[str, int]:
         elif re.fullmatch(r"n\d{8}", name):
             foreign.append(name)
     if foreign:
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"'{folder}' holds {len(foreign)} classes that are not in {row.title} (e.g. '{foreign[0]}').",
             hint="Another dataset lies in this folder, or several are mixed.",
         )
     return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 
-def open_wnids(row: Row, root: Path, split: str) -> tuple[tuple[str, ...], list[Item], str, Path]:
+def open_wnids(row: DatasetRow, root: Path, split: str) -> tuple[tuple[str, ...], list[Item], str, Path]:
     """Class names, items, layout and folder of ImageNet or a shift of it."""
     part = {"test": "val", "train": "train"}.get(split)
     if part is None or (split != "test" and row.shift):
-        raise BadDataset(
+        raise InvalidDatasetError(
             f"{row.title} has no '{split}' split.", hint="It has 'test'" + ("." if row.shift else " and 'train'.")
         )
     folders = list(found_places(row, root, part))
@@ -85,7 +89,7 @@ def open_wnids(row: Row, root: Path, split: str) -> tuple[tuple[str, ...], list[
         if labels:
             return imagenet_names(row.wnids), _items(folder, labels), place.layout, folder
     kind = "class index or WordNet id" if row.name == "imagenet-v2" else "WordNet id"
-    raise BadDataset(
+    raise InvalidDatasetError(
         f"{row.title}: '{folders[0][1]}' has no folder called by a {kind} such as '{wordnet_ids(row.wnids)[0]}'.",
         hint=f"Sort the images into one folder per class. {how_to_get(row)}",
     )

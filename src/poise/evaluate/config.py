@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
+from poise.storage import slug
 
 ALL_METHODS = "all"
 CHOICES = {
@@ -75,21 +76,12 @@ class Settings:
     actors: int = 0  # processes with a model each, for engines that have several; 0 = by what the cluster has
 
 
-def slug(text: str) -> str:
-    """A readable folder name; a short hash keeps two names apart that differ only in what was replaced."""
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
-    if safe == text:
-        return safe
-    mark = hashlib.sha256(text.encode()).hexdigest()[:6]
-    return f"{safe[-60:].strip('-.')}-{mark}"
-
-
 def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
     """Both halves of a run from one flat mapping, as a TOML file or the command line gives it."""
     config_keys, settings_keys = _names(RunConfig), _names(Settings)
     for key in values:
         if key not in config_keys | settings_keys:
-            raise UnknownName.of("configuration key", key, config_keys | settings_keys)
+            raise UnknownNameError.of("configuration key", key, config_keys | settings_keys)
     config = RunConfig(**{key: _coerce(RunConfig, key, value) for key, value in values.items() if key in config_keys})
     settings = Settings(**{key: _coerce(Settings, key, value) for key, value in values.items() if key in settings_keys})
     check(config)
@@ -113,17 +105,17 @@ def _base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     named, wanted = content.pop("base", None), content.pop("base_run", None)
     if named is None:
         if wanted is not None:
-            raise InvalidOption(f"'{path}' has 'base_run' without 'base'.", hint="Name the file as well.")
+            raise InvalidOptionError(f"'{path}' has 'base_run' without 'base'.", hint="Name the file as well.")
         return {}
     source = path.parent / str(named)
     if not source.is_file():
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"'{path}' builds on '{named}', but there is no file '{source}'.",
             hint="'base' is relative to the folder of the file that names it.",
         )
     below = _toml(source)
     if "base" in below:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"'{source}', the base of '{path}', has a base itself.", hint="One level is accepted: name that one."
         )
     entries = _entries(source, below)
@@ -132,28 +124,28 @@ def _base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
         return entries[0]
     if wanted is None:
         named_runs = ", ".join(filter(None, runs)) or "none has a name: give each one"
-        raise InvalidOption(f"'{source}' has several runs.", hint=f"Set 'base_run' to one of: {named_runs}.")
+        raise InvalidOptionError(f"'{source}' has several runs.", hint=f"Set 'base_run' to one of: {named_runs}.")
     if wanted not in runs:
-        raise UnknownName.of(f"run of '{source}'", str(wanted), runs)
+        raise UnknownNameError.of(f"run of '{source}'", str(wanted), runs)
     return runs[wanted]
 
 
 def _toml(path: Path) -> dict[str, Any]:
     if path.is_dir():
-        raise InvalidOption(f"'{path}' is a folder.", hint="Give one of the TOML files in it.")
+        raise InvalidOptionError(f"'{path}' is a folder.", hint="Give one of the TOML files in it.")
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise InvalidOption(f"There is no configuration file '{path}'.", hint="Give a TOML file.") from None
+        raise InvalidOptionError(f"There is no configuration file '{path}'.", hint="Give a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise InvalidOption(f"The configuration file '{path}' is not TOML: {problem}.") from None
+        raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {problem}.") from None
 
 
 def _entries(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
     """A file's own runs: its top-level keys, changed by each ``[[runs]]`` entry."""
     runs = content.pop("runs", [{}])
     if not isinstance(runs, list) or not all(isinstance(entry, dict) for entry in runs):
-        raise InvalidOption(f"'runs' in '{path}' is not a list of tables.", hint="Write each one as [[runs]].")
+        raise InvalidOptionError(f"'runs' in '{path}' is not a list of tables.", hint="Write each one as [[runs]].")
     return [{**content, **entry} for entry in runs]
 
 
@@ -163,7 +155,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise InvalidOption(f"'{text}' is not an assignment.", hint="Write key=value, for example views=32.")
+            raise InvalidOptionError(f"'{text}' is not an assignment.", hint="Write key=value, for example views=32.")
         *tables, last = key.strip().split(".", 2) if key.startswith("options.") else [key.strip()]
         place = result
         for table in tables:
@@ -179,16 +171,18 @@ def check(config: RunConfig) -> None:
         if given not in accepted:
             near = difflib.get_close_matches(given, accepted, n=1)
             guess = f" Did you mean '{near[0]}'?" if near else ""
-            raise InvalidOption(f"'{name}' is '{given}'.{guess}", hint=f"Accepted: {', '.join(accepted)}.")
+            raise InvalidOptionError(f"'{name}' is '{given}'.{guess}", hint=f"Accepted: {', '.join(accepted)}.")
     for name, least in {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0}.items():
         if getattr(config, name) < least:
-            raise InvalidOption(f"'{name}' is {getattr(config, name)}.", hint=f"Give a whole number from {least} on.")
+            raise InvalidOptionError(
+                f"'{name}' is {getattr(config, name)}.", hint=f"Give a whole number from {least} on."
+            )
     for name, flag in {"datasets": "dataset", "methods": "method", "seeds": "seeds"}.items():
         given = getattr(config, name)
         if not given:
-            raise InvalidOption(f"'{name}' is empty.", hint=f"Give at least one (--{flag}).")
+            raise InvalidOptionError(f"'{name}' is empty.", hint=f"Give at least one (--{flag}).")
         if len(set(given)) != len(given):
-            raise InvalidOption(f"'{name}' names something twice: {', '.join(map(str, given))}.")
+            raise InvalidOptionError(f"'{name}' names something twice: {', '.join(map(str, given))}.")
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -223,7 +217,7 @@ def _coerce(kind: type, key: str, value: Any) -> Any:
         return int(value)
     python_type: type = {"str": str, "int": int}.get(wanted, dict)
     if not isinstance(value, python_type) or (python_type is int and isinstance(value, bool)):
-        raise InvalidOption(f"'{key}' is {value!r}.", hint=f"It must be of type {wanted}.")
+        raise InvalidOptionError(f"'{key}' is {value!r}.", hint=f"It must be of type {wanted}.")
     return value
 
 
@@ -234,7 +228,7 @@ def _tuple(key: str, value: Any, kind: type) -> tuple[Any, ...]:
     try:
         return tuple(kind(text) for text in texts if text)
     except ValueError:
-        raise InvalidOption(f"'{key}' is {value!r}.", hint="Give whole numbers, for example 1,2,3.") from None
+        raise InvalidOptionError(f"'{key}' is {value!r}.", hint="Give whole numbers, for example 1,2,3.") from None
 
 
 def _parse(text: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from poise.data import ImageSet
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job, Worker
 from poise.registry import Registry
@@ -49,7 +49,9 @@ class LocalEngine:
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet], address: str = "") -> None:
         if address or job.actors:
-            raise InvalidOption("address and actors are of a Ray cluster.", hint="Add --engine ray, or leave them out.")
+            raise InvalidOptionError(
+                "address and actors are of a Ray cluster.", hint="Add --engine ray, or leave them out."
+            )
         self._worker = Worker(job, sets)
 
     def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:
@@ -63,6 +65,6 @@ class LocalEngine:
 
 @engines.add("ray")
 def _ray(job: Job, sets: Mapping[str, ImageSet], address: str = "") -> Engine:
-    from poise.evaluate.cluster import RayEngine
+    from poise.evaluate.ray_engine import RayEngine
 
     return RayEngine(job, address)

@@ -7,18 +7,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-
-class Interrupted(Exception):
-    """The run was asked to stop. All finished chunks are on the disk."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.signum = signum
-
-    @property
-    def exit_code(self) -> int:
-        """128 + the signal's number, as shells have it."""
-        return 128 + self.signum
+from poise.errors import RunInterruptedError
 
 
 class Interrupt:
@@ -41,9 +30,9 @@ class Interrupt:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise `Interrupted` if a signal has come."""
+        """Raise `RunInterruptedError` if a signal has come."""
         if self.signum is not None:
-            raise Interrupted(self.signum)
+            raise RunInterruptedError(self.signum)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:

@@ -35,15 +35,15 @@ SCHEMA = pa.schema(
         ("confidence", pa.float64()),
         ("entropy", pa.float64()),
         ("correct", pa.bool_()),
-        ("start_prediction", pa.int64()),
-        ("start_confidence", pa.float64()),
-        ("start_entropy", pa.float64()),
+        ("init_prediction", pa.int64()),
+        ("init_confidence", pa.float64()),
+        ("init_entropy", pa.float64()),
         ("target_prediction", pa.int64()),
         ("probs", pa.list_(pa.float32())),
         ("top_ids", pa.list_(pa.int32())),
         ("top_probs", pa.list_(pa.float32())),
         ("atfd", pa.float64()),
-        ("start_atfd", pa.float64()),
+        ("init_atfd", pa.float64()),
         ("fallback", pa.bool_()),
         ("error", pa.string()),
     ]
@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Sample:
+class ImageRef:
     """The image that a row is about."""
 
     id: str
@@ -67,7 +67,7 @@ class Stamp:
     dataset: str
     seed: int
 
-    def columns(self, sample: Sample, method: str) -> dict[str, Any]:
+    def columns(self, sample: ImageRef, method: str) -> dict[str, Any]:
         """The columns that say what the row is about."""
         own = {"run": self.run, "model": self.model, "dataset": self.dataset, "seed": self.seed}
         return {**own, "method": method, "id": sample.id, "label": sample.label}
@@ -85,9 +85,9 @@ def dispersion(text_features: Tensor) -> np.ndarray:
 
 
 def answer_rows(
-    stamp: Stamp, samples: Sequence[Sample], answers: Mapping[str, Adapted], start_atfd: float
+    stamp: Stamp, samples: Sequence[ImageRef], answers: Mapping[str, Adapted], init_atfd: float
 ) -> list[list[dict[str, Any]]]:
-    """For each of B images its rows, one per method; ``start_atfd`` is the text features' dispersion before tuning."""
+    """For each of B images its rows, one per method; ``init_atfd`` is the text features' dispersion before tuning."""
     columns = {method: _columns(answer) for method, answer in answers.items()}
     images = []
     for index, sample in enumerate(samples):
@@ -95,17 +95,17 @@ def answer_rows(
         for method, values in columns.items():
             row = {**stamp.columns(sample, method), **{name: column[index] for name, column in values.items()}}
             row["correct"] = bool(row["prediction"] == sample.label)
-            row["start_atfd"] = start_atfd
+            row["init_atfd"] = init_atfd
             rows.append(row)
         images.append(rows)
     return images
 
 
-def error_rows(stamp: Stamp, sample: Sample, methods: Sequence[str], error: str) -> list[dict[str, Any]]:
+def error_rows(stamp: Stamp, sample: ImageRef, methods: Sequence[str], error: str) -> list[dict[str, Any]]:
     """The rows of an image that could not be read: no class, no numbers, and the reason."""
-    nothing = dict.fromkeys(("prediction", "start_prediction", "target_prediction"), NO_CLASS)
+    nothing = dict.fromkeys(("prediction", "init_prediction", "target_prediction"), NO_CLASS)
     unknown = dict.fromkeys(
-        ("confidence", "entropy", "start_confidence", "start_entropy", "atfd", "start_atfd"), float("nan")
+        ("confidence", "entropy", "init_confidence", "init_entropy", "atfd", "init_atfd"), float("nan")
     )
     flags = {"correct": False, "fallback": False, "error": error}
     return [{**stamp.columns(sample, method), **nothing, **unknown, **flags} for method in methods]
@@ -128,16 +128,16 @@ def read(folder: str | Path) -> pa.Table:
 def _columns(answer: Adapted) -> dict[str, Sequence[Any]]:
     """One method's answers as columns of length B, probabilities in float64 except where they are stored."""
     probs, start, target = (
-        tensor.detach().double().cpu().numpy() for tensor in (answer.probs, answer.start_probs, answer.target_probs)
+        tensor.detach().double().cpu().numpy() for tensor in (answer.probs, answer.init_probs, answer.target_probs)
     )
     kept = _all_probs(probs) if probs.shape[-1] <= FULL_PROBS_UP_TO else _top_probs(probs)
     return {
         "prediction": probs.argmax(-1).tolist(),
         "confidence": probs.max(-1).tolist(),
         "entropy": entropy(probs).tolist(),
-        "start_prediction": start.argmax(-1).tolist(),
-        "start_confidence": start.max(-1).tolist(),
-        "start_entropy": entropy(start).tolist(),
+        "init_prediction": start.argmax(-1).tolist(),
+        "init_confidence": start.max(-1).tolist(),
+        "init_entropy": entropy(start).tolist(),
         "target_prediction": target.argmax(-1).tolist(),
         "atfd": dispersion(answer.text_features).tolist(),
         "fallback": answer.fallback.detach().cpu().tolist(),

@@ -10,7 +10,7 @@ import torch
 import poise.data
 from poise import backbones, methods
 from poise.data import ImageSet
-from poise.errors import ModelNotFound, UnknownName
+from poise.errors import ModelNotFoundError, UnknownNameError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.methods import Method
 from poise.tuning import Options
@@ -52,16 +52,16 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
     return made
 
 
-def check_start(config: RunConfig) -> None:
+def check_init(config: RunConfig) -> None:
     """Refuse a start or a framework's option that can't be, before any data is read."""
     known = {option.name for option in fields(Options)}
     for name in config.framework_options:
         if name not in known:
-            raise UnknownName.of("framework option", name, known)
+            raise UnknownNameError.of("framework option", name, known)
     kind, _, path = config.init.partition(":")
     file = Path(path if kind in KINDS and path else config.init)
     if config.init not in ("template", "fpp") and not file.is_file():
-        raise ModelNotFound(
+        raise ModelNotFoundError(
             f"The start '{config.init}' is no file.",
             hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
         )

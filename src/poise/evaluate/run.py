@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from poise.data import ImageSet, plausibility
-from poise.errors import InvalidOption
-from poise.evaluate import features
-from poise.evaluate.config import RunConfig, Settings, adopt, slug
+from poise.data import ImageSet
+from poise.errors import InvalidOptionError
+from poise.evaluate import text_features as features
+from poise.evaluate.config import RunConfig, Settings, adopt
 from poise.evaluate.engines import Engine, Watch, engines
-from poise.evaluate.header import header
-from poise.evaluate.ledger import write_whole
 from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
-from poise.evaluate.resolve import check_start, is_ordered, make_methods, open_set, resolve
-from poise.evaluate.store import RunFolder
+from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_set, resolve
+from poise.evaluate.sanity import plausibility
+from poise.evaluate.storage.header import header
+from poise.evaluate.storage.run_folder import RunFolder
 from poise.evaluate.units import Unit, choose, plan
 from poise.evaluate.worker import Finished, Job
+from poise.storage import slug, write_atomic
 
 log = logging.getLogger(__name__)
 _FIRST = 100  # images after which a dataset's zero-shot accuracy is looked at, once
@@ -28,7 +29,7 @@ _ROW_BYTES = 160  # of a row without its probabilities, measured generously
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """What a run did. Images and errors are counted over the whole run, earlier attempts included."""
 
     run: str
@@ -50,7 +51,7 @@ def run(
     allow_changes: bool = False,
     command: Sequence[str] = (),
     warn: Callable[[str], None] = log.warning,
-) -> Summary:
+) -> RunSummary:
     """Do what is open of a run, and count all of it.
 
     Args:
@@ -61,7 +62,7 @@ def run(
         command: what the user typed, noted in the ledger for ``resume-info``.
         warn: told at once of anything that makes the results doubtful.
     """
-    check_start(config)
+    check_init(config)
     make_engine = engines.get(settings.engine)
     with RunFolder(settings.out, config.run_id) as folder:
         stored = folder.header()
@@ -114,10 +115,10 @@ class _Attempt:
             check()
             self._write_features(engine, name)
 
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """The run as it is now."""
         lines = [self.folder.ledger.finished()[unit.id] for unit in self.units]
-        return Summary(
+        return RunSummary(
             run=self.folder.run_id,
             folder=self.folder.path,
             images=sum(int(line["images"]) for line in lines),
@@ -139,7 +140,7 @@ class _Attempt:
         name = done.unit.dataset
         before = self._seen[name]
         self._seen[name] += done.images - done.errors
-        self._hits[name] += done.start_hits
+        self._hits[name] += done.init_hits
         if before < _FIRST <= self._seen[name]:
             doubt = plausibility(self.sets[name], self._hits[name] / self._seen[name], self._seen[name])
             if doubt:
@@ -150,7 +151,7 @@ class _Attempt:
         own = [unit for unit in self.units if unit.dataset == name]
         positions = [position for unit in own if unit.seed == own[0].seed for position in unit.items]
         arrays = engine.text_features(name, features.sample_positions(positions), own[0].seed)
-        write_whole(self._features_file(name), features.pack(arrays))
+        write_atomic(self._features_file(name), features.pack(arrays))
 
     def _features_file(self, name: str) -> Path:
         return self.folder.path / "features" / f"{slug(self.sets[name].name)}.npz"
@@ -162,7 +163,9 @@ def _open_sets(config: RunConfig, root: str) -> dict[str, ImageSet]:
     own = Counter(images.name for images in sets.values())
     twice = [name for name, count in own.items() if count > 1]
     if twice:
-        raise InvalidOption(f"Several datasets are called '{twice[0]}'.", hint="Run them apart, each with a --name.")
+        raise InvalidOptionError(
+            f"Several datasets are called '{twice[0]}'.", hint="Run them apart, each with a --name."
+        )
     return sets
 
 

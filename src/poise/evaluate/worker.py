@@ -17,12 +17,12 @@ from poise import backbones, prompts
 from poise.data import ImageSet
 from poise.evaluate import records
 from poise.evaluate.config import RunConfig
-from poise.evaluate.flow import flow
-from poise.evaluate.prepare import Preparation, ahead, batch_views
-from poise.evaluate.readers import Readers
-from poise.evaluate.reading import Prepared
-from poise.evaluate.resolve import check_start, is_ordered, make_methods, open_set, reads_apart
+from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_set, reads_apart
 from poise.evaluate.units import Unit
+from poise.loading.overlap import flow
+from poise.loading.prepare import Preparation, ahead, batch_views
+from poise.loading.processes import Readers
+from poise.loading.reading import Prepared, Reading
 from poise.tuning import AnyTuner, Options, make_tuner
 from poise.types import Adapted, ClassTokens
 
@@ -46,7 +46,7 @@ class Finished:
     images: int
     errors: int  # images
     fallbacks: int  # rows
-    start_hits: int  # images whose un-tuned prediction is right
+    init_hits: int  # images whose un-tuned prediction is right
     seconds: float
 
 
@@ -55,14 +55,14 @@ class Answers:
     """A batch's answers, and the text features' dispersion that all of them start from."""
 
     by_method: Mapping[str, Adapted]
-    start_atfd: float
+    init_atfd: float
 
 
 @dataclass(frozen=True)
 class _PreparedTuner:
     stream: tuple[str, int | None]  # the dataset, and the seed where the order of images matters
     tuner: AnyTuner
-    start_atfd: float
+    init_atfd: float
 
 
 Batch = tuple[Unit, list[Prepared]]
@@ -72,7 +72,7 @@ class Worker:
     """Units in, records out. Views are encoded once per image and seed and serve all methods."""
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet] | None = None) -> None:
-        check_start(job.config)
+        check_init(job.config)
         self.job = job
         self.config = job.config
         self.encoder = backbones.load(self.config.model, device=self.config.device, dtype=self.config.dtype)
@@ -119,7 +119,7 @@ class Worker:
     def _batch_answers(self, batch: Batch, views: Tensor) -> Answers:
         unit = batch[0]
         prepared = self._prepared_tuner(unit.dataset, unit.seed)
-        return Answers(self._answers(prepared.tuner, views), prepared.start_atfd)
+        return Answers(self._answers(prepared.tuner, views), prepared.init_atfd)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Class text features before tuning, and after it for a few sample images: what t-SNE pictures are made of."""
@@ -129,7 +129,7 @@ class Worker:
         tuner = self._prepared_tuner(dataset, None).tuner
         found = {
             "labels": np.array(images.classes),
-            "start": _numpy(tuner.texts.start_features()[0]),
+            "start": _numpy(tuner.texts.init_features()[0]),
             "sample_ids": np.array([each.item.id for each in good], dtype=np.str_),
         }
         for name, answer in (self._answers(tuner, self._views(good)) if good else {}).items():
@@ -142,11 +142,11 @@ class Worker:
         stamp = records.Stamp(self.config.run_id, self.config.model, name, unit.seed)
         answered: Iterator[list[dict[str, Any]]] = iter(())
         if answers is not None:
-            samples = [records.Sample(each.item.id, each.item.label) for each in _readable(batch)]
-            answered = iter(records.answer_rows(stamp, samples, answers.by_method, answers.start_atfd))
+            samples = [records.ImageRef(each.item.id, each.item.label) for each in _readable(batch)]
+            answered = iter(records.answer_rows(stamp, samples, answers.by_method, answers.init_atfd))
         rows: list[dict[str, Any]] = []
         for each in batch:
-            sample = records.Sample(each.item.id, each.item.label)
+            sample = records.ImageRef(each.item.id, each.item.label)
             if each.error is None:
                 rows += next(answered)
             else:
@@ -181,7 +181,11 @@ class Worker:
 
     def _prepare_item(self, dataset: str, position: int, seed: int) -> Prepared:
         images = self._images(dataset)
-        return Preparation.of(self.config, images, self.encoder.image)(images.items[position], seed, self._readers)
+        # AugMix, unless switched on or off, as the dataset was opened.
+        augmix = self.config.augmix == "on" if self.config.augmix in ("on", "off") else images.augmix
+        reading = Reading(self.config.views, augmix)
+        preparation = Preparation(self.encoder.image, reading, cut=self.config.view_engine == "pil")
+        return preparation(images.items[position], seed, self._readers)
 
     def _images(self, dataset: str) -> ImageSet:
         if dataset not in self._sets:
@@ -210,8 +214,8 @@ class Worker:
                 init=self.config.init,
                 options=Options(**self.config.framework_options),
             )
-            start_atfd = float(records.dispersion(tuner.texts.start_features())[0])
-            self._tuner = _PreparedTuner(stream, tuner, start_atfd)
+            init_atfd = float(records.dispersion(tuner.texts.init_features())[0])
+            self._tuner = _PreparedTuner(stream, tuner, init_atfd)
         return self._tuner
 
 
@@ -227,7 +231,7 @@ def _finish(unit: Unit, rows: Sequence[Mapping[str, Any]], seconds: float) -> Fi
         images=len(unit.items),
         errors=sum(row["error"] is not None for row in one_each),
         fallbacks=sum(bool(row["fallback"]) for row in rows),
-        start_hits=sum(row["start_prediction"] == row["label"] for row in one_each),
+        init_hits=sum(row["init_prediction"] == row["label"] for row in one_each),
         seconds=seconds,
     )
 

@@ -14,52 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from poise.errors import BadCheckpoint
-from poise.forward import ClassTexts
+from poise.encoding.class_texts import ClassTexts
 from poise.inits.coop import FewShot, Report, Shape, begin, check_shots
-from poise.prompts.store import StoredPrompt
+from poise.prompts.conditional import NETWORK, Conditional
+from poise.prompts.files import StoredPrompt
 from poise.types import DualEncoder, Prompt
 
 _REDUCTION = 16
 RECIPE = FewShot(epochs=10, batch_size=1)  # as published: one image at a time, because each has its own context
-NETWORK = ("weight1", "bias1", "weight2", "bias2")
-
-
-@dataclass(frozen=True)
-class Conditional:
-    """A context and the network that moves it for each image."""
-
-    context: Tensor  # [M, E]
-    weight1: Tensor  # [D / 16, D]
-    bias1: Tensor  # [D / 16]
-    weight2: Tensor  # [E, D / 16]
-    bias2: Tensor  # [E]
-    feature_norm: float = 1.0
-
-    @classmethod
-    def of(cls, stored: StoredPrompt, width: int, like: Tensor, *, feature_norm: float = 1.0) -> Conditional:
-        """From a file, for features of ``width``, on the device and in the dtype of ``like``."""
-        missing = [name for name in NETWORK if name not in stored.tensors]
-        if missing:
-            raise BadCheckpoint(f"The prompt has no {', '.join(missing)}.", hint="It is not a CoCoOp prompt.")
-        given = stored.tensors["weight1"].shape[1]
-        if given != width:
-            raise BadCheckpoint(
-                f"The prompt's network reads features of width {given}, the model's have {width}.",
-                hint="Fit the prompt on this model.",
-            )
-        tensors = {name: stored.tensors[name].to(like) for name in ("context", *NETWORK)}
-        return cls(**tensors, feature_norm=feature_norm)
-
-    def prompt(self, features: Tensor) -> Prompt:
-        """Plain views' unit features [B, D] -> one context each [B, M, E]."""
-        hidden = torch.nn.functional.linear(self.feature_norm * features, self.weight1, self.bias1).relu()
-        return Prompt(self.context + torch.nn.functional.linear(hidden, self.weight2, self.bias2)[:, None])
 
 
 def fit(

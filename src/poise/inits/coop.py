@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
-from poise.forward import ClassTexts
-from poise.prompts import start_prompt, tokenise
-from poise.prompts.store import Facts, StoredPrompt, hash_labels
+from poise.encoding.class_texts import ClassTexts
+from poise.errors import InvalidOptionError
+from poise.prompts import init_prompt, tokenise
+from poise.prompts.files import Facts, StoredPrompt
+from poise.storage import hash_names
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 POSITIONS = {"end": "before", "middle": "around", "front": "after"}  # of the class name -> where the context stands
@@ -81,7 +82,7 @@ def placeholder_template(tokens: int, position: str = "end") -> str:
     'X X {} X X X.'
     """
     if tokens < 1:
-        raise InvalidOption(f"tokens is {tokens}.", hint="A context has 1 token or more.")
+        raise InvalidOptionError(f"tokens is {tokens}.", hint="A context has 1 token or more.")
     context_option(position, tokens)
     before = {"end": tokens, "middle": tokens // 2, "front": 0}[position]
     return " ".join(["X"] * before + ["{}"] + ["X"] * (tokens - before)) + "."
@@ -90,7 +91,7 @@ def placeholder_template(tokens: int, position: str = "end") -> str:
 def context_option(position: str, tokens: int) -> str:
     """`tokenise`'s option for a position of the class name."""
     if position not in POSITIONS:
-        raise InvalidOption(f"position={position!r} is not accepted.", hint=f"Accepted: {', '.join(POSITIONS)}.")
+        raise InvalidOptionError(f"position={position!r} is not accepted.", hint=f"Accepted: {', '.join(POSITIONS)}.")
     alone = position == "middle" and tokens == 1  # half of one token is none, so it stands behind the name
     return "after" if alone else POSITIONS[position]
 
@@ -102,7 +103,7 @@ def begin(encoder: DualEncoder, labels: Sequence[str], shape: Shape, seed: int) 
         template = f"{template.strip()} {{}}."
     option = "auto" if shape.words else context_option(shape.position, shape.tokens)
     classes = tokenise(encoder, labels, template, context=option, repeats=True)  # ImageNet has two names twice
-    context = start_prompt(encoder, classes).context[0]
+    context = init_prompt(encoder, classes).context[0]
     context = context.to(torch.promote_types(context.dtype, torch.float32))
     if shape.class_specific:
         context = context.repeat(len(classes), 1, 1)
@@ -110,7 +111,7 @@ def begin(encoder: DualEncoder, labels: Sequence[str], shape: Shape, seed: int) 
         generator = torch.Generator().manual_seed(seed)
         context = torch.randn(context.shape, generator=generator, dtype=torch.float64).to(context) * shape.sd
     facts = Facts(kind="coop", model=encoder.name, template=template, context=option)
-    return classes, context, replace(facts, labels_hash=hash_labels(labels) if shape.class_specific else "")
+    return classes, context, replace(facts, labels_hash=hash_names(labels) if shape.class_specific else "")
 
 
 def fit(
@@ -168,12 +169,12 @@ def loss_and_gradient(texts: ClassTexts, context: Tensor, features: Tensor, targ
 def check_shots(features: Tensor, targets: Tensor, classes: int) -> None:
     """Refuse features and classes that do not belong together."""
     if features.ndim != 3 or targets.shape != features.shape[:1] or not len(targets):
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"Features of shape {list(features.shape)} came with classes of shape {list(targets.shape)}.",
             hint="Give features [images, crops, width] and one class for each image.",
         )
     if int(targets.min()) < 0 or int(targets.max()) >= classes:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"The images' classes go from {int(targets.min())} to {int(targets.max())}.",
             hint=f"There are {classes} labels: give 0..{classes - 1}.",
         )

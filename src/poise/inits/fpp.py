@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
-from poise.forward import ClassTexts
-from poise.prompts import DEFAULT_TEMPLATE, start_prompt, tokenise
-from poise.prompts.store import Facts, StoredPrompt
+from poise.encoding.class_texts import ClassTexts
+from poise.errors import InvalidOptionError
+from poise.prompts import DEFAULT_TEMPLATE, init_prompt, tokenise
+from poise.prompts.files import Facts, StoredPrompt
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 Report = Callable[[int, float, float], None]  # step, alignment, mean cosine under noise
@@ -84,11 +84,11 @@ def fit(
     """Fit a flat starting context for ``labels``; the template gives its place, its length and the features to keep."""
     recipe = recipe or Flatness()
     if recipe.steps < 1 or recipe.noises < 1:
-        raise InvalidOption(f"steps is {recipe.steps}, noises {recipe.noises}.", hint="Both must be 1 or more.")
+        raise InvalidOptionError(f"steps is {recipe.steps}, noises {recipe.noises}.", hint="Both must be 1 or more.")
     classes = tokenise(encoder, labels, template)
-    words = start_prompt(encoder, classes)
+    words = init_prompt(encoder, classes)
     texts, noisy = ClassTexts(encoder, classes, words), NoisyTexts(encoder, classes, recipe)
-    goal, generator = texts.start_features(), torch.Generator().manual_seed(recipe.seed)
+    goal, generator = texts.init_features(), torch.Generator().manual_seed(recipe.seed)
     context = _wide(words.context[0])
     if recipe.start_sd:
         context = _draw(context.shape, generator, context) * recipe.start_sd
@@ -126,7 +126,7 @@ def sharpness(
     classes = stored.classes(encoder, labels)
     context = stored.tensors["context"].to(encoder.device, torch.promote_types(encoder.dtype, torch.float32))
     noisy = NoisyTexts(encoder, classes, recipe)
-    clean = ClassTexts(encoder, classes, Prompt(context[None])).start_features()
+    clean = ClassTexts(encoder, classes, Prompt(context[None])).init_features()
     noise = _draw((draws, *noisy.noise_shape), torch.Generator().manual_seed(seed), context)
     return 1 - float((noisy.features(context, noise) * clean).sum(-1).mean())
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.errors import BadCheckpoint, InvalidOption
-from poise.forward import ClassTexts
+from poise.encoding.class_texts import ClassTexts
+from poise.encoding.coupled import Coupled
+from poise.encoding.prompted_views import PromptedViews, image_tower
+from poise.errors import InvalidOptionError
 from poise.inits.coop import FewShot, Report
-from poise.pictures import PromptedViews, image_tower
-from poise.prompts import start_prompt, tokenise
-from poise.prompts.store import Facts, StoredPrompt
-from poise.types import DualEncoder, Prompt
+from poise.prompts import init_prompt, tokenise
+from poise.prompts.files import Facts, StoredPrompt
+from poise.types import DualEncoder
 
 TEMPLATE = "a photo of a {}."
 RECIPE = FewShot(epochs=5, batch_size=4, lr=3.5e-3)
@@ -40,76 +41,6 @@ RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class Coupled:
-    """All that MaPLe fits or tunes; B = 1 serves all images alike."""
-
-    context: Tensor  # [B, M, E]
-    deep: Tensor  # [B, J, M, E]
-    weight: Tensor  # [B, 1 + J, W, E]
-    bias: Tensor  # [B, 1 + J, W]
-
-    @classmethod
-    def of(cls, stored: StoredPrompt, encoder: DualEncoder) -> Coupled:
-        """From a file, after checking that depth and widths are the model's."""
-        missing = [name for name in ("deep", "weight", "bias") if name not in stored.tensors]
-        if missing:
-            raise BadCheckpoint(f"The prompt has no {', '.join(missing)}.", hint="It is not a MaPLe prompt.")
-        tower, layers = image_tower(encoder), stored.tensors["weight"].shape[0]
-        if layers > tower.depth or stored.tensors["deep"].shape[0] != layers - 1:
-            raise BadCheckpoint(
-                f"The prompt has {layers} projections and {stored.tensors['deep'].shape[0]} deep prompts; "
-                f"the image tower has {tower.depth} layers.",
-                hint="Give one projection more than deep prompts, and at most one for each layer.",
-            )
-        if stored.tensors["weight"].shape[1] != tower.width:
-            raise BadCheckpoint(
-                f"The prompt projects to width {stored.tensors['weight'].shape[1]}, the image tower has {tower.width}.",
-                hint="Fit the prompt on this model.",
-            )
-        dtype = torch.promote_types(encoder.dtype, torch.float32)
-        names = ("context", "deep", "weight", "bias")
-        return cls(**{name: stored.tensors[name][None].to(encoder.device, dtype) for name in names})
-
-    def __len__(self) -> int:
-        return int(self.context.shape[0])
-
-    def parts(self) -> dict[str, Tensor]:
-        """The tensors by name."""
-        return {"context": self.context, "deep": self.deep, "weight": self.weight, "bias": self.bias}
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Coupled:
-        """The same with ``change`` applied to each tensor."""
-        return Coupled(**{name: change(part) for name, part in self.parts().items()})
-
-    def text(self) -> Prompt:
-        """The text tower's share."""
-        return Prompt(self.context, text_layers=self.deep if self.deep.shape[1] else None)
-
-    def image_layers(self) -> Tensor:
-        """The image tower's prompts [B, 1 + J, M, W]."""
-        sources = torch.cat([self.context[:, None], self.deep], 1)  # [B, 1 + J, M, E]
-        return sources @ self.weight.mT + self.bias[:, :, None]
-
-    def prompt(self) -> Prompt:
-        """Both towers' prompts."""
-        return Prompt(self.context, self.text().text_layers, self.image_layers())
-
-    def pull(self, text: Prompt, image: Tensor) -> Coupled:
-        """Gradient of these tensors, given those of the text prompts and of the image prompts [B, 1 + J, M, W]."""
-        count = len(image)
-        leaf = self.map(lambda part: part.detach().expand(count, *part.shape[1:]).clone().requires_grad_())
-        with torch.enable_grad():
-            layers = leaf.image_layers()
-        names = leaf.parts()
-        slopes = torch.autograd.grad(layers, list(names.values()), image.to(layers.dtype), materialize_grads=True)
-        gradient = dict(zip(names, slopes, strict=True))
-        gradient["context"] = gradient["context"] + text.context
-        if text.text_layers is not None:
-            gradient["deep"] = gradient["deep"] + text.text_layers
-        return Coupled(**gradient)
-
-
 def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: int, seed: int) -> Coupled:
     """MaPLe before it is fitted: words as context, random deep prompts, and two random projections.
 
@@ -117,11 +48,11 @@ def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: in
     """
     tower = image_tower(encoder)
     if not 1 <= depth <= tower.depth:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"depth is {depth}.", hint=f"The image tower has {tower.depth} layers: give 1..{tower.depth}."
         )
     classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens, repeats=True)
-    context = start_prompt(encoder, classes).context
+    context = init_prompt(encoder, classes).context
     context = context.to(torch.promote_types(context.dtype, torch.float32))
     generator, width = torch.Generator().manual_seed(seed), context.shape[-1]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 
 _BOUNDS = (1e-4, 1e4)  # of β
 
@@ -16,7 +16,7 @@ _BOUNDS = (1e-4, 1e4)  # of β
 def fit(logits: Tensor, labels: Tensor) -> float:
     """The temperature for logits [N, C] whose classes are ``labels`` [N]."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"Logits of shape {list(logits.shape)} came with labels of shape {list(labels.shape)}.",
             hint="Give logits [images, classes] and one label for each image.",
         )
@@ -29,7 +29,7 @@ def fit(logits: Tensor, labels: Tensor) -> float:
 
     low, high = _BOUNDS
     if slope(low) >= 0 or slope(high) <= 0:
-        raise InvalidOption(
+        raise InvalidOptionError(
             "No temperature between 0.0001 and 10000 is best for these logits.",
             hint="All are right, or they say nothing: give more held-out images.",
         )

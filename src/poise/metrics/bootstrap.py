@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.metrics.binning import assign, mass_positions
 from poise.metrics.checks import Bools, Floats, Ints, checked_count
 
@@ -37,7 +37,7 @@ def bounds(value: float, replicates: Floats, level: float = 0.95) -> tuple[float
     accuracy, NLL and Brier the move is next to nothing).
     """
     if not 0 < level < 1:
-        raise InvalidOption(f"level = {level} was given.", hint="It lies between 0 and 1, such as 0.95.")
+        raise InvalidOptionError(f"level = {level} was given.", hint="It lies between 0 and 1, such as 0.95.")
     low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2]) + (value - replicates.mean())
     return float(low), float(high)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,17 +28,19 @@ def checked_probs(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
     """``probs`` [N, C] as float64 and ``labels`` [N] as int64, or an error that says what is wrong."""
     table = np.asarray(probs, dtype=np.float64)
     if table.ndim != 2 or 0 in table.shape:
-        raise InvalidOption(f"Probabilities of shape {table.shape} were given.", hint="Give [images, classes].")
+        raise InvalidOptionError(f"Probabilities of shape {table.shape} were given.", hint="Give [images, classes].")
     if not np.isfinite(table).all():
-        raise InvalidOption("Some probabilities are not finite.", hint="Leave failed images out.")
+        raise InvalidOptionError("Some probabilities are not finite.", hint="Leave failed images out.")
     if table.min() < 0 or table.max() > 1 + SUM_TOLERANCE or np.abs(table.sum(1) - 1).max() > SUM_TOLERANCE:
-        raise InvalidOption("The rows are not probabilities: entries lie in [0, 1] and each row sums to 1.",
+        raise InvalidOptionError("The rows are not probabilities: entries lie in [0, 1] and each row sums to 1.",
                             hint="Logits need a softmax first; percent need a division by 100.")  # fmt: skip
     truth = _integers(labels)
     if truth.shape != (len(table),):
-        raise InvalidOption(f"{truth.size} labels were given for {len(table)} images.", hint="Give one label an image.")
+        raise InvalidOptionError(
+            f"{truth.size} labels were given for {len(table)} images.", hint="Give one label an image."
+        )
     if truth.min() < 0 or truth.max() >= table.shape[1]:
-        raise InvalidOption(f"Labels run from {truth.min()} to {truth.max()}.",
+        raise InvalidOptionError(f"Labels run from {truth.min()} to {truth.max()}.",
                             hint=f"With {table.shape[1]} classes they lie in 0..{table.shape[1] - 1}.")  # fmt: skip
     return np.minimum(table, 1.0), truth
 
@@ -48,19 +50,19 @@ def checked_top(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bool
     values = np.asarray(confidence, dtype=np.float64)
     hits = np.asarray(correct)
     if values.ndim != 1 or values.size == 0 or hits.shape != values.shape:
-        raise InvalidOption(f"Confidences of shape {values.shape} and outcomes of shape {hits.shape} were given.",
+        raise InvalidOptionError(f"Confidences of shape {values.shape} and outcomes of shape {hits.shape} were given.",
                             hint="Both are vectors of one length, at least 1.")  # fmt: skip
     if not np.isfinite(values).all() or values.min() < 0 or values.max() > 1:
-        raise InvalidOption("Some confidences are not in [0, 1].", hint="Percent need a division by 100.")
+        raise InvalidOptionError("Some confidences are not in [0, 1].", hint="Percent need a division by 100.")
     if not np.isin(hits, (0, 1)).all():
-        raise InvalidOption("Outcomes other than true and false were given.", hint="Give prediction == label.")
+        raise InvalidOptionError("Outcomes other than true and false were given.", hint="Give prediction == label.")
     return values, hits.astype(bool)
 
 
 def checked_count(name: str, value: int) -> int:
     """``value``, when it is a whole number of at least 1."""
     if int(value) != value or value < 1:
-        raise InvalidOption(f"{name} = {value} was given.", hint="It is a whole number of at least 1.")
+        raise InvalidOptionError(f"{name} = {value} was given.", hint="It is a whole number of at least 1.")
     return int(value)
 
 
@@ -78,5 +80,5 @@ def top_label(probs: ArrayLike, labels: ArrayLike) -> TopLabel:
 def _integers(labels: ArrayLike) -> Ints:
     given: NDArray[Any] = np.asarray(labels)
     if given.dtype.kind not in "iu" and not np.array_equal(given, given.astype(np.int64)):
-        raise InvalidOption("Labels are class indices.", hint="Give whole numbers from 0.")
+        raise InvalidOptionError("Labels are class indices.", hint="Give whole numbers from 0.")
     return given.astype(np.int64)

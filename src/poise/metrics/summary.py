@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics import bootstrap
 from poise.metrics.accuracy import in_top
 from poise.metrics.binning import Bins, equal_width
@@ -55,9 +55,9 @@ class Sample:
     def weighted(self, name: str, bins: int = 20) -> Weighted:
         """The metric ``name`` as a function of how often each image counts."""
         if name not in NAMES:
-            raise UnknownName.of("metric", name, NAMES)
+            raise UnknownNameError.of("metric", name, NAMES)
         if name not in self.available():
-            raise InvalidOption(f"The metric '{name}' was asked for, but only the top label is known.",
+            raise InvalidOptionError(f"The metric '{name}' was asked for, but only the top label is known.",
                                 hint=f"Available here: {', '.join(self.available())}.")  # fmt: skip
         if name in ("ece", "aece", "mce"):
             make = {"ece": bootstrap.ece_of, "aece": bootstrap.adaptive_ece_of, "mce": bootstrap.mce_of}[name]
@@ -72,7 +72,9 @@ class Sample:
 
     def _of_probs(self, name: str, bins: int) -> Weighted:
         if self.probs is None or self.labels is None:
-            raise InvalidOption(f"The metric '{name}' needs all probabilities and the labels.", hint="Use Sample.of.")
+            raise InvalidOptionError(
+                f"The metric '{name}' needs all probabilities and the labels.", hint="Use Sample.of."
+            )
         if name == "sce":
             return bootstrap.sce_of(self.probs, self.labels, bins)
         each = nll_each if name == "nll" else brier_each
@@ -126,7 +128,9 @@ def draws_over_seeds(
     sample, so its spread is that of the mean.
     """
     if len({len(sample) for sample in samples}) != 1:
-        raise InvalidOption("Samples of different lengths were given.", hint="Give the same images for every seed.")
+        raise InvalidOptionError(
+            "Samples of different lengths were given.", hint="Give the same images for every seed."
+        )
     chosen = tuple(names) if names is not None else samples[0].available()
     count = len(samples[0])
     values = {name: 0.0 for name in chosen}

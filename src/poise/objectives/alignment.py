@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.objectives.targets import chosen_views
 from poise.types import Outputs
 
@@ -31,7 +31,7 @@ class Alignment:
         """[B]."""
         if out.tokens is None or out.tokens.shape[2:] != self.mean.shape:
             given = None if out.tokens is None else list(out.tokens.shape[2:])
-            raise InvalidOption(
+            raise InvalidOptionError(
                 f"Token states (layers, tokens, width) are {given}, the statistics are {list(self.mean.shape)}.",
                 hint="Compute the statistics with the same model and prompt: `poise fit stats`.",
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.types import Outputs
 
 
@@ -34,7 +34,7 @@ def view_entropy(logits: Tensor) -> Tensor:
 
 def _lowest(scores: Tensor, fraction: float) -> Tensor:
     if not 0 < fraction <= 1:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"selection is {fraction}.", hint="It is the fraction of views kept, above 0 and at most 1."
         )
     keep = max(1, int(scores.shape[1] * fraction))
@@ -53,7 +53,7 @@ class ConfidenceTemperature:
 
     def __post_init__(self) -> None:
         if not 0 < self.t_min <= self.t_max:
-            raise InvalidOption(
+            raise InvalidOptionError(
                 f"t_min is {self.t_min} and t_max is {self.t_max}.", hint="They must satisfy 0 < t_min <= t_max."
             )
 

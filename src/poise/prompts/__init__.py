@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from poise.prompts.template import DEFAULT_TEMPLATE, Template
-from poise.prompts.tokens import check_labels, start_prompt, tokenise
+from poise.prompts.tokens import check_labels, init_prompt, tokenise
 
-__all__ = ["DEFAULT_TEMPLATE", "Template", "check_labels", "start_prompt", "tokenise"]
+__all__ = ["DEFAULT_TEMPLATE", "Template", "check_labels", "init_prompt", "tokenise"]

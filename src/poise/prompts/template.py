@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from poise.errors import BadTemplate, InvalidOption
+from poise.errors import InvalidOptionError, InvalidTemplateError
 
 DEFAULT_TEMPLATE = "a photo of a {}."
 CONTEXTS = ("auto", "before", "after", "around", "none")
@@ -32,13 +32,17 @@ class Template:
     def parse(cls, text: str) -> Template:
         """Split ``text`` at its only ``{}`` or ``{c}``."""
         if not isinstance(text, str):
-            raise BadTemplate(f"A template must be a string, got {type(text).__name__}.", hint=_ACCEPTED)
+            raise InvalidTemplateError(f"A template must be a string, got {type(text).__name__}.", hint=_ACCEPTED)
         places = _PLACE.findall(text)
         if len(places) != 1:
-            raise BadTemplate(f"The template {text!r} has {len(places)} places for the class name.", hint=_ACCEPTED)
+            raise InvalidTemplateError(
+                f"The template {text!r} has {len(places)} places for the class name.", hint=_ACCEPTED
+            )
         before, after = _PLACE.split(text)
         if re.search(r"[{}]", before + after):
-            raise BadTemplate(f"The template {text!r} has other braces besides the class name's.", hint=_ACCEPTED)
+            raise InvalidTemplateError(
+                f"The template {text!r} has other braces besides the class name's.", hint=_ACCEPTED
+            )
         tail = _TAIL.search(after)
         cut = tail.start() if tail else len(after)
         return cls(text, before, after[:cut], after[cut:])
@@ -50,13 +54,13 @@ class Template:
     def sides(self, context: str) -> tuple[bool, bool]:
         """Whether the words before the name, and those after it, are tuned under the option ``context``."""
         if context not in CONTEXTS:
-            raise InvalidOption(f"context={context!r} is not accepted.", hint=f"Accepted: {', '.join(CONTEXTS)}.")
+            raise InvalidOptionError(f"context={context!r} is not accepted.", hint=f"Accepted: {', '.join(CONTEXTS)}.")
         has_before, has_after = bool(_WORD.search(self.before)), bool(_WORD.search(self.after))
         if context == "none":
             return False, False
         if context == "auto":
             if not (has_before or has_after):
-                raise BadTemplate(
+                raise InvalidTemplateError(
                     f"The template {self.text!r} has no words to tune.",
                     hint=f"Add words, as in {DEFAULT_TEMPLATE!r}, or use context='none' to classify without tuning.",
                 )
@@ -64,7 +68,7 @@ class Template:
         wanted = (context in ("before", "around"), context in ("after", "around"))
         for side, want, has in (("before", wanted[0], has_before), ("after", wanted[1], has_after)):
             if want and not has:
-                raise BadTemplate(
+                raise InvalidTemplateError(
                     f"context={context!r} needs words {side} the class name, and the template {self.text!r} has none.",
                     hint="Add words there or choose another context.",
                 )

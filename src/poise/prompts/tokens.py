@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from poise.errors import BadLabels, BadTemplate, InvalidOption
+from poise.errors import InvalidLabelsError, InvalidOptionError, InvalidTemplateError
 from poise.prompts.template import DEFAULT_TEMPLATE, Template
 from poise.types import ClassTokens, DualEncoder, Prompt
 
@@ -22,21 +22,25 @@ def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, 
     ``repeats`` lets a name stand twice, as "missile" and "sunglasses" do among ImageNet's published names.
     """
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
-        raise BadLabels(f"Labels must be a list of strings, got {type(labels).__name__}.", hint="Pass ['cat', 'dog'].")
+        raise InvalidLabelsError(
+            f"Labels must be a list of strings, got {type(labels).__name__}.", hint="Pass ['cat', 'dog']."
+        )
     if not labels:
-        raise BadLabels("The list of labels is empty.", hint="Give at least one label.")
+        raise InvalidLabelsError("The list of labels is empty.", hint="Give at least one label.")
     wrong = [f"{i}: {label!r} ({type(label).__name__})" for i, label in enumerate(labels) if not isinstance(label, str)]
     if wrong:
-        raise BadLabels(f"Labels must be strings; not so at index {_some(wrong)}.", hint="Convert them with str().")
+        raise InvalidLabelsError(
+            f"Labels must be strings; not so at index {_some(wrong)}.", hint="Convert them with str()."
+        )
     blank = [str(i) for i, label in enumerate(labels) if not _spoken(label).strip()]
     if blank:
-        raise BadLabels(f"Blank labels at index {_some(blank)}.", hint="Remove them or give them a name.")
+        raise InvalidLabelsError(f"Blank labels at index {_some(blank)}.", hint="Remove them or give them a name.")
     places: dict[str, list[int]] = defaultdict(list)
     for i, label in enumerate(labels):
         places[_spoken(label)].append(i)
     doubled = [f"{label!r} at indices {', '.join(map(str, at))}" for label, at in places.items() if len(at) > 1]
     if doubled and not repeats:
-        raise BadLabels(f"Duplicate labels: {_some(doubled)}.", hint="Each label must be there once.")
+        raise InvalidLabelsError(f"Duplicate labels: {_some(doubled)}.", hint="Each label must be there once.")
     return tuple(labels)
 
 
@@ -63,7 +67,7 @@ def tokenise(
         repeats: let a name stand twice: benchmarks do, with one row each; the two share their probability.
     """
     if on_long_label not in ("error", "truncate"):
-        raise InvalidOption(f"on_long_label={on_long_label!r} is not accepted.", hint="Accepted: error, truncate.")
+        raise InvalidOptionError(f"on_long_label={on_long_label!r} is not accepted.", hint="Accepted: error, truncate.")
     labels = check_labels(labels, repeats=repeats)
     parsed = Template.parse(template)
     sides = parsed.sides(context)
@@ -89,7 +93,7 @@ def tokenise(
     )
 
 
-def start_prompt(encoder: DualEncoder, classes: ClassTokens) -> Prompt:
+def init_prompt(encoder: DualEncoder, classes: ClassTokens) -> Prompt:
     """The prompt [1, M, E] that equals the template's own words."""
     ids = classes.ids[0, classes.slots[0]]  # [M]; the same words in all rows
     return Prompt(encoder.embed(ids.to(encoder.device)).detach().clone()[None])
@@ -121,7 +125,7 @@ def _frame(encoder: DualEncoder, template: Template) -> tuple[list[int], list[in
 def _check_prefix(rows: list[list[int]], labels: Sequence[str], prefix: list[int], template: Template) -> None:
     for label, row in zip(labels, rows, strict=True):
         if row[: len(prefix)] != prefix:
-            raise BadTemplate(
+            raise InvalidTemplateError(
                 f"The model's tokenizer merges the words {template.before!r} with the label {_told(label)}.",
                 hint="Put a space between the template's words and the class name.",
             )
@@ -139,7 +143,7 @@ def _after(
         at, stop = _common(head, row), _common(body, row)
         words = words or row[at:stop]
         if row[at:stop] != words or at < len(head) - end or stop < len(body) - end:
-            raise BadTemplate(
+            raise InvalidTemplateError(
                 f"The model's tokenizer merges the words {template.after!r} with the label {_told(name)} or the tail.",
                 hint="Put a space between the class name and the template's words.",
             )
@@ -158,7 +162,9 @@ def _check_specials(rows: list[list[int]], labels: Sequence[str], end: list[int]
     """The text feature is read at the end token, so a label must not bring another one."""
     for label, row in zip(labels, rows, strict=True):
         if end and end[0] in row[: len(row) - len(end)]:
-            raise BadLabels(f"The label {_told(label)} contains the model's end-of-text token.", hint="Remove it.")
+            raise InvalidLabelsError(
+                f"The label {_told(label)} contains the model's end-of-text token.", hint="Remove it."
+            )
 
 
 def _fit(
@@ -170,7 +176,7 @@ def _fit(
         return rows
     named = [f"{_told(labels[i])} ({len(rows[i])} tokens)" for i in long]
     if not truncate:
-        raise BadLabels(
+        raise InvalidLabelsError(
             f"Too long under the template {template.text!r}: {_some(named)}; the model reads {limit} tokens.",
             hint="Shorten the label, or pass on_long_label='truncate' with context words before the name.",
         )
@@ -183,7 +189,7 @@ def _first(slots: list[list[int]], tokens: int | None) -> list[list[int]]:
         return slots
     available = len(slots[0])
     if not isinstance(tokens, int) or not 1 <= tokens <= available:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"tokens={tokens!r} is not accepted.",
             hint=f"The template's context has {available} tokens: give 1..{available}.",
         )

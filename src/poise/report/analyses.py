@@ -9,7 +9,7 @@ import numpy as np
 
 from poise.report import published
 from poise.report.published import ABLATION
-from poise.report.records import Group, Records, Setting
+from poise.report.runs import Group, Records, Setting
 from poise.report.scores import Scoreboard, scoreboard, shown
 
 
@@ -34,7 +34,7 @@ class Analysis:
     entropy_change: Split  # Figure 5: ΔH = H after tuning - H before, in nats
     discrepancy: float  # Figure 6: the share of images where p_aug and the plain view predict different classes
     atfd: float  # Figure 3: mean distance of the class texts to their centre, tuned
-    start_atfd: float  # the same before tuning
+    init_atfd: float  # the same before tuning
     changed: float  # the share of images whose prediction tuning changed
     repaired: float  # the share that tuning made right
     broken: float  # the share that tuning made wrong
@@ -43,15 +43,15 @@ class Analysis:
 def analyse(group: Group) -> Analysis:
     """The analyses of one method on one dataset."""
     rows = group.pooled
-    correct, started = rows["correct"].astype(bool), rows["start_prediction"] == rows["label"]
+    correct, started = rows["correct"].astype(bool), rows["init_prediction"] == rows["label"]
     return Analysis(
         group,
         split(rows["confidence"], correct),
-        split(rows["entropy"] - rows["start_entropy"], correct),
+        split(rows["entropy"] - rows["init_entropy"], correct),
         float((rows["target_prediction"] != rows["prediction"]).mean()),
         float(rows["atfd"].mean()),
-        float(rows["start_atfd"].mean()),
-        float((rows["prediction"] != rows["start_prediction"]).mean()),
+        float(rows["init_atfd"].mean()),
+        float((rows["prediction"] != rows["init_prediction"]).mean()),
         float((correct & ~started).mean()),
         float((~correct & started).mean()),
     )
@@ -127,7 +127,7 @@ def analysis_table(records: Records) -> str:
         name = f"{each.group.dataset} ({records.label(each.group.setting)})" if several else each.group.dataset
         numbers = [
             f"{each.confidence.correct:.3f}", f"{each.confidence.wrong:.3f}", f"{each.entropy_change.correct:+.3f}",
-            f"{each.entropy_change.wrong:+.3f}", f"{100 * each.discrepancy:.1f}", f"{each.start_atfd:.3f}",
+            f"{each.entropy_change.wrong:+.3f}", f"{100 * each.discrepancy:.1f}", f"{each.init_atfd:.3f}",
             f"{each.atfd:.3f}", f"{100 * each.repaired:.1f}", f"{100 * each.broken:.1f}",
         ]  # fmt: skip
         lines.append("| " + " | ".join([name.replace("|", "\\|"), each.group.method, *numbers]) + " |")

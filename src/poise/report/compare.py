@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics.bootstrap import bounds
-from poise.report.records import Setting, load
+from poise.report.runs import Setting, load
 from poise.report.scores import IN_PERCENT, TITLES, Score, Scoreboard, scoreboard, shown
 
 
@@ -40,7 +40,7 @@ def differences(
     records = load(runs)
     for name in (method, *against):
         if name not in records.methods:
-            raise UnknownName.of("method in these runs", name, records.methods)
+            raise UnknownNameError.of("method in these runs", name, records.methods)
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
         Difference(records.label(setting), title, method, other, metric, score)
@@ -59,7 +59,7 @@ def setting_differences(
     meant = [setting for setting, label in labels.items() if baseline == label]
     meant = meant or [setting for setting, label in labels.items() if baseline in label]
     if len(meant) != 1:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"{len(meant)} of the settings in '{runs}' have '{baseline}' in their name.",
             hint=f"Give what only one has: {'; '.join(labels.values())}.",
         )
@@ -95,7 +95,7 @@ def _same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
     mine, theirs = (next(iter(found.group.seeds.values())).ids for found in (first, second))
     if mine != theirs:
         ours, others = (board.records.label(key[0]) if one[1] == two[1] else key[1] for key in (one, two))
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"On '{dataset}', {ours} has answers for {len(mine)} images and {others} for {len(theirs)}, "
             f"{len({*mine} & {*theirs})} of them the same.",
             hint="Differences are paired: run both on the same images (--limit), and finish both runs.",

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from poise.metrics import NAMES
-from poise.report.records import Group, Records, Setting, load
-from poise.report.render import safe_cell
+from poise.report.formats import safe_cell
+from poise.report.runs import Group, Records, Setting, load
 from poise.report.scores import scoreboard
 
 

@@ -14,13 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from poise.errors import BadDataset, MissingDependency, UnknownName
+from poise.errors import InvalidDatasetError, MissingDependencyError, UnknownNameError
 from poise.metrics import RiskCoverage, risk_coverage
-from poise.report import drawing
+from poise.report import panels as drawing
 from poise.report.analyses import analyse
-from poise.report.records import Group, Records, Setting, load
+from poise.report.runs import Group, Records, Setting, load
 from poise.report.scores import Scoreboard, scoreboard
-from poise.report.texts import TextFeatures, embed, text_features
+from poise.report.tsne import TextFeatures, embed, text_features
 
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "figure.dpi": 110,
@@ -49,7 +49,7 @@ def write_figures(
     """Draw ``kinds`` (default: all of KINDS) into ``out``: one PNG and one SVG each."""
     for kind in kinds or ():
         if kind not in KINDS:
-            raise UnknownName.of("figure", kind, KINDS)
+            raise UnknownNameError.of("figure", kind, KINDS)
     records = runs if isinstance(runs, Records) else load(runs)
     board = scoreboard(records, metrics=("ece", "aurc"), resamples=resamples)
     folder = Path(out)
@@ -61,7 +61,7 @@ def write_figures(
             with matplotlib.rc_context(STYLE):
                 for name, figure in KINDS[kind](board):
                     files += _save(figure, folder / name)
-        except (MissingDependency, BadDataset) as reason:
+        except (MissingDependencyError, InvalidDatasetError) as reason:
             if kinds is not None:  # asked for by name
                 raise
             notes.append(f"No {kind} figure: {reason}")

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from poise.errors import BadDataset, MissingDependency
+from poise.errors import InvalidDatasetError, MissingDependencyError
 from poise.metrics import risk_coverage
 from poise.report import published
 from poise.report.analyses import Split, analyse
-from poise.report.drawing import colour
-from poise.report.records import Group, Records, load
-from poise.report.render import terminal
+from poise.report.formats import terminal
+from poise.report.panels import colour
+from poise.report.runs import Group, Records, load
 from poise.report.scores import HIGHER_IS_BETTER, IN_PERCENT, TITLES, Scoreboard, Scored, scoreboard, shown
 from poise.report.tables import digits, tabulate
-from poise.report.texts import TextFeatures, embed, text_features
+from poise.report.tsne import TextFeatures, embed, text_features
 
 CURVE_POINTS = 120
 ABOUT = {
@@ -165,7 +165,7 @@ def _texts(records: Records) -> tuple[list[dict[str, Any]], str]:
             }
             for texts in text_features(records)
         ], ""  # fmt: skip
-    except (BadDataset, MissingDependency) as reason:
+    except (InvalidDatasetError, MissingDependencyError) as reason:
         return [], str(reason)
 
 

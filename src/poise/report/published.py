@@ -23,7 +23,7 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """What one of the paper's tables compares."""
 
     name: str
@@ -37,7 +37,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One printed row."""
 
     table: str
@@ -60,13 +60,13 @@ ABLATION = ("tpt", "tpt+cats", "kld", "kld+cats")
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("table1", "Fine-grained classification", FINE_GRAINED, FINE_GRAINED, "Avg.", _FIVE),
-        Layout("table2", "Starting prompts fitted by CoOp and MaPLe", FINE_GRAINED, FINE_GRAINED, "Avg.",
+        TableLayout("table1", "Fine-grained classification", FINE_GRAINED, FINE_GRAINED, "Avg.", _FIVE),
+        TableLayout("table2", "Starting prompts fitted by CoOp and MaPLe", FINE_GRAINED, FINE_GRAINED, "Avg.",
                ("tpt", "c-tpt", "o-tpt", "kld+cats"), inits=("coop", "maple")),
-        Layout("table3", "The DynaPrompt framework", WITHOUT_SUN, WITHOUT_SUN, "Avg.",
+        TableLayout("table3", "The DynaPrompt framework", WITHOUT_SUN, WITHOUT_SUN, "Avg.",
                ("tpt", "c-tpt", "o-tpt", "kld+cats"), framework="dynaprompt"),
-        Layout("table4", "Natural distribution shifts", IMAGENET, SHIFTS, "OOD Avg.", _FIVE),
-        Layout("table5", "Ablation: temperature scaling, KL divergence", FINE_GRAINED, FINE_GRAINED, "Avg.",
+        TableLayout("table4", "Natural distribution shifts", IMAGENET, SHIFTS, "OOD Avg.", _FIVE),
+        TableLayout("table5", "Ablation: temperature scaling, KL divergence", FINE_GRAINED, FINE_GRAINED, "Avg.",
                ABLATION),
     )
 }  # fmt: skip
@@ -151,7 +151,7 @@ table5 | temperature scaling and KLD | kld+cats | tpt | template
 """
 
 
-def _read() -> tuple[Row, ...]:
+def _read() -> tuple[PublishedRow, ...]:
     lines = _PRINTED.strip().splitlines()
     rows = []
     for head, *numbers in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
@@ -160,7 +160,7 @@ def _read() -> tuple[Row, ...]:
             *cells, average = map(float, line.split())
             datasets = LAYOUTS[table].datasets if cells else ()
             values = dict(zip(datasets, cells, strict=True))
-            rows.append(Row(table, label, method, metric, values, average, framework, init))
+            rows.append(PublishedRow(table, label, method, metric, values, average, framework, init))
     return tuple(rows)
 
 
@@ -168,7 +168,7 @@ ROWS = _read()
 
 
 @dataclass(frozen=True)
-class Finding:
+class PublishedFinding:
     """A number of the paper's analyses (its section "More Studies")."""
 
     analysis: str
@@ -180,22 +180,28 @@ class Finding:
 
 
 FINDINGS = (
-    Finding("confidence", "tpt", "mean confidence of wrong predictions", 0.609, "dtd", f"{PAPER}, Figure 4"),
-    Finding("confidence", "kld+cats", "mean confidence of correct predictions", 0.731, "dtd", f"{PAPER}, Figure 4"),
-    Finding("confidence", "kld+cats", "mean confidence of wrong predictions", 0.355, "dtd", f"{PAPER}, Figure 4"),
-    Finding("entropy", "tpt", "mean entropy change of correct predictions", -0.50, "", f"{PAPER}, Figure 5"),
-    Finding("entropy", "tpt", "mean entropy change of wrong predictions", -0.44, "", f"{PAPER}, Figure 5"),
-    Finding("entropy", "kld+cats", "mean entropy change of correct predictions", -0.25, "", f"{PAPER}, Figure 5"),
-    Finding("entropy", "kld+cats", "mean entropy change of wrong predictions", 0.14, "", f"{PAPER}, Figure 5"),
-    Finding("discrepancy", "tpt", "prediction discrepancy", 0.209, "", f"{PAPER}, Figure 6"),
-    Finding("discrepancy", "kld+cats", "prediction discrepancy", 0.042, "", f"{PAPER}, Figure 6"),
-    Finding("atfd", "tpt", "text-feature dispersion", 0.32, "dtd", f"{PAPER}, Figure 3"),
-    Finding("atfd", "o-tpt", "text-feature dispersion", 0.47, "dtd", f"{PAPER}, Figure 3"),
-    Finding("atfd", "kld+cats", "text-feature dispersion", 0.50, "dtd", f"{PAPER}, Figure 3"),
+    PublishedFinding("confidence", "tpt", "mean confidence of wrong predictions", 0.609, "dtd", f"{PAPER}, Figure 4"),
+    PublishedFinding(
+        "confidence", "kld+cats", "mean confidence of correct predictions", 0.731, "dtd", f"{PAPER}, Figure 4"
+    ),
+    PublishedFinding(
+        "confidence", "kld+cats", "mean confidence of wrong predictions", 0.355, "dtd", f"{PAPER}, Figure 4"
+    ),
+    PublishedFinding("entropy", "tpt", "mean entropy change of correct predictions", -0.50, "", f"{PAPER}, Figure 5"),
+    PublishedFinding("entropy", "tpt", "mean entropy change of wrong predictions", -0.44, "", f"{PAPER}, Figure 5"),
+    PublishedFinding(
+        "entropy", "kld+cats", "mean entropy change of correct predictions", -0.25, "", f"{PAPER}, Figure 5"
+    ),
+    PublishedFinding("entropy", "kld+cats", "mean entropy change of wrong predictions", 0.14, "", f"{PAPER}, Figure 5"),
+    PublishedFinding("discrepancy", "tpt", "prediction discrepancy", 0.209, "", f"{PAPER}, Figure 6"),
+    PublishedFinding("discrepancy", "kld+cats", "prediction discrepancy", 0.042, "", f"{PAPER}, Figure 6"),
+    PublishedFinding("atfd", "tpt", "text-feature dispersion", 0.32, "dtd", f"{PAPER}, Figure 3"),
+    PublishedFinding("atfd", "o-tpt", "text-feature dispersion", 0.47, "dtd", f"{PAPER}, Figure 3"),
+    PublishedFinding("atfd", "kld+cats", "text-feature dispersion", 0.50, "dtd", f"{PAPER}, Figure 3"),
 )
 
 
-def rows(table: str | None = None, **same: str) -> list[Row]:
+def rows(table: str | None = None, **same: str) -> list[PublishedRow]:
     """The printed rows of a table (default: all) whose fields equal those given: method, metric, framework, init."""
     return [
         row

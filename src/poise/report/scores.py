@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poise.errors import InvalidOption, UnknownName
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics import NAMES, Bins, Interval, draws_over_seeds, equal_width
 from poise.metrics.bootstrap import interval
-from poise.report.records import Group, Records, Setting
+from poise.report.runs import Group, Records, Setting
 
 TITLES = {
     "accuracy": "Acc.", "top5": "Top-5", "ece": "ECE", "sce": "SCE", "aece": "AECE", "mce": "MCE", "nll": "NLL",
@@ -76,9 +76,9 @@ def scoreboard(records: Records, *, metrics: Iterable[str] | None = None, resamp
     wanted = tuple(metrics) if metrics is not None else NAMES
     for name in wanted:
         if name not in NAMES:
-            raise UnknownName.of("metric", name, NAMES)
+            raise UnknownNameError.of("metric", name, NAMES)
     if resamples < 1:
-        raise InvalidOption(f"resamples = {resamples} was given.", hint="It is a whole number of at least 1.")
+        raise InvalidOptionError(f"resamples = {resamples} was given.", hint="It is a whole number of at least 1.")
     entries = {}
     for group in records.groups:
         samples = group.samples()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from poise.errors import BadDataset, UnknownName
+from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.report import published
-from poise.report.records import Records, Setting, load
+from poise.report.runs import Records, Setting, load
 from poise.report.scores import HIGHER_IS_BETTER, TITLES, Score, Scoreboard, scoreboard, shown
 
 OURS, PUBLISHED = "ours", "published"
@@ -65,7 +65,7 @@ def tabulate(
         if datasets:
             tables.append(_table(board, setting, replace(layout, datasets=datasets), like, metrics))
     if not tables:
-        raise BadDataset(f"No run fits {like or 'a table'}: {_wanted(layout)}.",
+        raise InvalidDatasetError(f"No run fits {like or 'a table'}: {_wanted(layout)}.",
                          hint=f"Found datasets: {', '.join(board.records.datasets)}.")  # fmt: skip
     return tables
 
@@ -81,33 +81,33 @@ def table_text(
     resamples: int = 1000,
 ) -> str:
     """The tables of a folder of runs as text: ``terminal``, ``md``, ``latex`` or ``csv``."""
-    from poise.report.render import FORMATS
+    from poise.report.formats import FORMATS
 
     if format not in FORMATS:
-        raise UnknownName.of("table format", format, FORMATS)
+        raise UnknownNameError.of("table format", format, FORMATS)
     if like is not None and like not in published.LAYOUTS:
-        raise UnknownName.of("table", like, published.LAYOUTS)
+        raise UnknownNameError.of("table", like, published.LAYOUTS)
     records = runs if isinstance(runs, Records) else load(runs)
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return FORMATS[format](tabulate(board, like=like, metrics=metrics), intervals, colour)
 
 
-def _layout(records: Records, like: str | None) -> published.Layout:
+def _layout(records: Records, like: str | None) -> published.TableLayout:
     if like is not None:
         if like not in published.LAYOUTS:
-            raise UnknownName.of("table", like, published.LAYOUTS)
+            raise UnknownNameError.of("table", like, published.LAYOUTS)
         return published.LAYOUTS[like]
     known = [name for name in (*published.FINE_GRAINED, *published.IMAGENET) if name in records.datasets]
     datasets = (*known, *(name for name in records.datasets if name not in known))
-    return published.Layout("", "Results", datasets, datasets, "Avg.", tuple(records.methods))
+    return published.TableLayout("", "Results", datasets, datasets, "Avg.", tuple(records.methods))
 
 
-def _wanted(layout: published.Layout) -> str:
+def _wanted(layout: published.TableLayout) -> str:
     return f"framework {layout.framework}, start {' or '.join(layout.inits)}, datasets {', '.join(layout.datasets)}"
 
 
 def _table(
-    board: Scoreboard, setting: Setting, layout: published.Layout, like: str | None, metrics: Sequence[str]
+    board: Scoreboard, setting: Setting, layout: published.TableLayout, like: str | None, metrics: Sequence[str]
 ) -> Table:
     averaged = tuple(name for name in layout.averaged if name in layout.datasets)
     headings = [published.HEADINGS.get(name, name) for name in layout.datasets]
@@ -129,7 +129,7 @@ def _table(
 def _our_line(
     board: Scoreboard,
     setting: Setting,
-    layout: published.Layout,
+    layout: published.TableLayout,
     averaged: Sequence[str],
     method: str,
     metric: str,
@@ -148,7 +148,7 @@ def _cell(metric: str, score: Score | None) -> Cell:
 
 
 def _published_line(
-    line: Line, layout: published.Layout, setting: Setting, averaged: Sequence[str], like: str | None
+    line: Line, layout: published.TableLayout, setting: Setting, averaged: Sequence[str], like: str | None
 ) -> Line | None:
     """The paper's row for the same method, where it printed one for at least one of the columns."""
     same = {"method": line.method, "metric": line.metric, "framework": setting.framework, "init": setting.init}
@@ -203,7 +203,7 @@ def digits(metric: str) -> int:
 def _notes(
     board: Scoreboard,
     setting: Setting,
-    layout: published.Layout,
+    layout: published.TableLayout,
     averaged: Sequence[str],
     like: str | None,
     lines: Sequence[Line],
@@ -227,7 +227,7 @@ def _notes(
     return (*notes, *board.records.unfinished(), *_published_notes(layout, like, lines))
 
 
-def _published_notes(layout: published.Layout, like: str | None, lines: Sequence[Line]) -> list[str]:
+def _published_notes(layout: published.TableLayout, like: str | None, lines: Sequence[Line]) -> list[str]:
     notes = []
     if like and len(layout.datasets) < len(published.LAYOUTS[like].datasets):
         missing = [name for name in published.LAYOUTS[like].datasets if name not in layout.datasets]

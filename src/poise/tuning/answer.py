@@ -19,7 +19,7 @@ def make_answer(method: Recipe, out: Outputs, prompt: Prompt, losses: Tensor, ba
     return Adapted(
         logits=out.logits[:, 0],
         probs=out.logits[:, 0].softmax(-1),
-        start_probs=reference[:, 0].softmax(-1),
+        init_probs=reference[:, 0].softmax(-1),
         target_probs=target.log_probs(out).exp(),
         confidences=reference.softmax(-1).amax(-1),
         temperatures=target.temperatures(reference),

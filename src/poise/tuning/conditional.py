@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from poise.forward import ClassTexts
-from poise.inits.cocoop import Conditional
+from poise.encoding.class_texts import ClassTexts
+from poise.prompts.conditional import Conditional
 from poise.tuning.adamw import AdamW
 from poise.tuning.answer import make_answer, start_where
 from poise.tuning.step import Recipe, differentiate

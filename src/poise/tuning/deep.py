@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.forward import ClassTexts
-from poise.inits.maple import Coupled
+from poise.encoding.class_texts import ClassTexts
+from poise.encoding.coupled import Coupled
+from poise.encoding.prompted_views import PromptedViews, pairs
 from poise.objectives import Sum, chosen_views
 from poise.objectives.alignment import WEIGHT, Alignment
-from poise.pictures import PromptedViews, pairs
 from poise.tuning.adamw import AdamW
 from poise.tuning.answer import make_answer, start_where, untuned_answer
 from poise.tuning.step import Recipe, check_names
@@ -66,7 +66,7 @@ class DeepTuner:
     def predict(self, views: Tensor) -> dict[str, Adapted]:
         """Normalised views [B, V, 3, S, S], view 0 the plain one -> each method's answer."""
         begun = self._look(views, self.start)
-        texts = self.texts.start_features().expand(len(views), -1, -1)
+        texts = self.texts.init_features().expand(len(views), -1, -1)
         reference = self.encoder.logits(begun.features, texts)
         out = Outputs(begun.features, texts, reference, reference)
         return {

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
-from poise.forward import ClassTexts
+from poise.encoding.class_texts import ClassTexts
+from poise.errors import InvalidOptionError
 from poise.objectives import chosen_views, view_entropy
-from poise.prompts import start_prompt
+from poise.prompts import init_prompt
 from poise.tuning.adamw import AdamW
 from poise.tuning.answer import make_answer, stacked
 from poise.tuning.memory import (
@@ -66,13 +66,13 @@ class DynaPrompt:
         memory: Callable[[Tensor, int], PromptMemory] = PromptMemory,
     ) -> None:
         if variant not in VARIANTS:
-            raise InvalidOption(f"variant={variant!r} is not accepted.", hint=f"Accepted: {', '.join(VARIANTS)}.")
+            raise InvalidOptionError(f"variant={variant!r} is not accepted.", hint=f"Accepted: {', '.join(VARIANTS)}.")
         self.encoder, self.classes, self.method, self.variant = encoder, classes, method, variant
-        self.texts = texts or ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
+        self.texts = texts or ClassTexts(encoder, classes, start or init_prompt(encoder, classes))
         given = self.texts.start
         if len(given) != 1 or given.context.dim() != 3 or given.text_layers is not None:
             told = {name: list(part.shape) for name, part in given.parts().items()}
-            raise InvalidOption(
+            raise InvalidOptionError(
                 f"DynaPrompt starts from one context [1, tokens, width], but got {told}.",
                 hint="Deep, per-image and class-specific prompts have no memory: give one context for all classes.",
             )
@@ -96,7 +96,7 @@ class DynaPrompt:
     def take(self, features: Tensor) -> Asking[Adapted]:
         """One image [1, V, D]; where something isn't finite the start answers, and the memory stays as it was."""
         self.seen += 1
-        reference = self.encoder.logits(features, self.texts.start_features())
+        reference = self.encoder.logits(features, self.texts.init_features())
         before = self.memory.state()
         tuned = None
         if self._objective is not None and len(self.classes) > 1 and bool(reference.isfinite().all()):
@@ -107,7 +107,7 @@ class DynaPrompt:
         self.memory.reset(*before)
         self.picked.append([])
         losses = reference.new_full((1, self.method.steps if failed else 0), torch.nan)
-        out = Outputs(features, self.texts.start_features(), reference, reference)
+        out = Outputs(features, self.texts.init_features(), reference, reference)
         return make_answer(self.method, out, self.texts.start, losses, torch.full((1,), failed, device=losses.device))
 
     def _tune(self, features: Tensor, reference: Tensor) -> Asking[Adapted | None]:
@@ -134,7 +134,7 @@ class DynaPrompt:
         return Adapted(
             logits=logits,
             probs=logits.softmax(-1),
-            start_probs=reference[:, 0].softmax(-1),
+            init_probs=reference[:, 0].softmax(-1),
             target_probs=target.log_probs(out).exp().mean(0, keepdim=True),
             confidences=reference.softmax(-1).amax(-1),
             temperatures=target.temperatures(reference),
@@ -153,7 +153,7 @@ class DynaPrompt:
             picked = pick_as_published(mean_entropy(logits), logit_difference(logits), start)
             return Candidates(picked, texts[picked], logits[picked])
         slots = self.memory.used()
-        start_texts = self.texts.start_features()
+        start_texts = self.texts.init_features()
         texts = torch.stack([start_texts[0], *(self.kept[slot] for slot in slots)])
         logits = self.encoder.logits(features.expand(len(texts), -1, -1), texts)
         better = pick_described(mean_entropy(logits), probability_difference(logits))

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
-from poise.forward import ClassTexts
+from poise.encoding.class_texts import ClassTexts
+from poise.errors import InvalidOptionError
 from poise.types import Adapted
 
 # The four prompts of C-TPT's comparison (Yoon et al., 2024).
@@ -43,7 +43,7 @@ class Ensemble:
 
     def __init__(self, members: Sequence[AnyTuner]) -> None:
         if not members or any(member.ordered or member.reads != members[0].reads for member in members):
-            raise InvalidOption("These tuners make no ensemble.", hint="Give episodic tuners that read the same.")
+            raise InvalidOptionError("These tuners make no ensemble.", hint="Give episodic tuners that read the same.")
         self.members = tuple(members)
         self.reads = members[0].reads
         self.texts = members[0].texts
@@ -60,12 +60,12 @@ def _averaged(parts: Sequence[Adapted]) -> Adapted:
 
     logits = mean("logits")
     # Log-probabilities are logits less a number per image, which softmax ignores.
-    start = torch.stack([part.start_probs.log() for part in parts]).mean(0).softmax(-1)
+    start = torch.stack([part.init_probs.log() for part in parts]).mean(0).softmax(-1)
     return replace(
         parts[0],
         logits=logits,
         probs=logits.softmax(-1),
-        start_probs=start,
+        init_probs=start,
         target_probs=mean("target_probs"),
         confidences=mean("confidences"),
         temperatures=mean("temperatures"),
@@ -80,7 +80,7 @@ class Tempered:
 
     def __init__(self, tuner: AnyTuner, temperature: float) -> None:
         if not 0 < temperature < float("inf"):
-            raise InvalidOption(f"The temperature is {temperature}.", hint="It must be above 0.")
+            raise InvalidOptionError(f"The temperature is {temperature}.", hint="It must be above 0.")
         self.tuner, self.temperature = tuner, temperature
         self.reads, self.ordered, self.texts = tuner.reads, tuner.ordered, tuner.texts
 
@@ -90,5 +90,5 @@ class Tempered:
 
     def _softened(self, answer: Adapted) -> Adapted:
         logits = answer.logits / self.temperature
-        start = (answer.start_probs.log() / self.temperature).softmax(-1)
-        return replace(answer, logits=logits, probs=logits.softmax(-1), start_probs=start)
+        start = (answer.init_probs.log() / self.temperature).softmax(-1)
+        return replace(answer, logits=logits, probs=logits.softmax(-1), init_probs=start)

@@ -10,12 +10,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from poise.errors import BadCheckpoint, InvalidOption, UnknownName
+from poise.encoding.coupled import Coupled
+from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from poise.inits import fpp
-from poise.inits.cocoop import Conditional
-from poise.inits.maple import Coupled
 from poise.objectives.alignment import Alignment
-from poise.prompts.store import Facts, StoredPrompt, load
+from poise.prompts.conditional import Conditional
+from poise.prompts.files import Facts, StoredPrompt, load
 from poise.tuning.conditional import ConditionalTuner
 from poise.tuning.deep import DeepTuner
 from poise.tuning.ensemble import TEMPLATES, AnyTuner, Ensemble, Tempered
@@ -62,12 +62,12 @@ def make_tuner(
     """
     options = options or Options()
     if framework not in FRAMEWORKS:
-        raise UnknownName.of("framework", framework, FRAMEWORKS)
-    tuner = _make(encoder, classes, methods, framework, read_start(init, encoder, classes), options)
+        raise UnknownNameError.of("framework", framework, FRAMEWORKS)
+    tuner = _make(encoder, classes, methods, framework, read_init(init, encoder, classes), options)
     return tuner if options.temperature == 1.0 else Tempered(tuner, options.temperature)
 
 
-def read_start(init: str, encoder: DualEncoder, classes: ClassTokens) -> StoredPrompt | None:
+def read_init(init: str, encoder: DualEncoder, classes: ClassTokens) -> StoredPrompt | None:
     """The prompt that ``init`` names; None for the template's own words."""
     if init == "template":
         return None
@@ -77,7 +77,7 @@ def read_start(init: str, encoder: DualEncoder, classes: ClassTokens) -> StoredP
     path = rest if kind in KINDS and rest else init
     stored = load(path)
     if path != init and stored.facts.kind != kind:
-        raise BadCheckpoint(
+        raise InvalidCheckpointError(
             f"'{path}' holds a prompt of kind '{stored.facts.kind}', but '{kind}' was asked for.",
             hint=f"Write '{stored.facts.kind}:{path}', or give the right file.",
         )
@@ -106,7 +106,9 @@ def _make(
         kind = stored.facts.kind
         classes, start = place(stored, encoder, classes)
         if kind in ("maple", "cocoop") and framework != "tpt":
-            raise InvalidOption(f"'{framework}' can't start from '{kind}'.", hint="It needs one context: coop or fpp.")
+            raise InvalidOptionError(
+                f"'{framework}' can't start from '{kind}'.", hint="It needs one context: coop or fpp."
+            )
         if kind == "maple":
             alignment = read_statistics(options.statistics) if options.statistics else None
             return DeepTuner(encoder, classes, methods, Coupled.of(stored, encoder), alignment=alignment)
@@ -127,7 +129,7 @@ def _ensemble(
     options: Options,
 ) -> Ensemble:
     if stored is not None:
-        raise InvalidOption(
+        raise InvalidOptionError(
             f"An ensemble of templates can't start from '{stored.facts.kind}'.", hint="Use init = 'template'."
         )
     members = []
@@ -143,6 +145,6 @@ def read_statistics(path: str | Path) -> Alignment:
         tensors = load_file(path)
         return Alignment(tensors["mean"], tensors["variance"])
     except (SafetensorError, OSError, KeyError) as problem:
-        raise BadCheckpoint(
+        raise InvalidCheckpointError(
             f"'{path}' holds no token statistics: {problem}.", hint="Compute them with `poise fit stats`."
         ) from None

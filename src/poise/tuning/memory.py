@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.objectives import view_entropy
 
 
@@ -26,7 +26,7 @@ class PromptMemory:
 
     def __init__(self, start: Tensor, size: int) -> None:
         if size < 1:
-            raise InvalidOption(f"The memory's size is {size}.", hint="It must hold 1 prompt or more.")
+            raise InvalidOptionError(f"The memory's size is {size}.", hint="It must hold 1 prompt or more.")
         self.start = start  # [M, E]
         self.values = start.repeat(size, 1, 1)  # [size, M, E]
         self.order = list(range(size))  # least recently used first

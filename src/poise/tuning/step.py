@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.objectives import Sum, Target, text_only
 from poise.tuning.adamw import AdamW
 from poise.types import DualEncoder, Objective, Outputs, Prompt
@@ -45,11 +45,11 @@ def check_names(methods: Sequence[Recipe]) -> None:
     """Refuse two methods of one name: answers are told apart by it."""
     names = [method.name for method in methods]
     if len(set(names)) < len(names):
-        raise InvalidOption(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
+        raise InvalidOptionError(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
 
 
 class Texts(Protocol):
-    """Text features that follow a prompt (see `poise.forward.ClassTexts`)."""
+    """Text features that follow a prompt (see `poise.encoding.class_texts.ClassTexts`)."""
 
     encoder: DualEncoder
     start: Prompt
@@ -57,7 +57,7 @@ class Texts(Protocol):
     def features(self, prompt: Prompt) -> Tensor:
         """[B, C, D] without a graph."""
 
-    def start_features(self) -> Tensor:
+    def init_features(self) -> Tensor:
         """[1, C, D] under the starting prompt."""
 
     def pullback(self, prompt: Prompt, cotangent: Tensor) -> Prompt:
@@ -132,7 +132,7 @@ def adapt_all(
         going = [track for track in tracks if step < track.recipe.steps]
         if step == 0:
             prompt = texts.start
-            found = [track.slope.at_start(texts.start_features(), outputs, images) for track in going]
+            found = [track.slope.at_start(texts.init_features(), outputs, images) for track in going]
         else:
             prompt = joined([track.prompt for track in going if track.prompt is not None])
             own = texts.features(prompt).split(images)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from poise.errors import BadCheckpoint
-from poise.forward import ClassTexts
-from poise.prompts import start_prompt
-from poise.prompts.store import hash_labels
+from poise.encoding.class_texts import ClassTexts
+from poise.errors import InvalidCheckpointError
+from poise.prompts import init_prompt
+from poise.storage import hash_names, save_tensors
 from poise.tuning.answer import stacked
 from poise.tuning.dynaprompt import DynaPrompt
 from poise.tuning.memory import PromptMemory
@@ -44,7 +42,7 @@ class StreamTuner:
         memory: Callable[[Tensor, int], PromptMemory] = PromptMemory,
     ) -> None:
         check_names(methods)
-        self.texts = ClassTexts(encoder, classes, start or start_prompt(encoder, classes))
+        self.texts = ClassTexts(encoder, classes, start or init_prompt(encoder, classes))
         self.streams = {
             method.name: DynaPrompt(encoder, classes, method, size, variant, texts=self.texts, memory=memory)
             for method in methods
@@ -76,17 +74,13 @@ class StreamTuner:
 
 def save_memory(stream: DynaPrompt, path: str | Path) -> None:
     """Write a stream's memory; the file appears whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     values, order, uses = stream.memory.state()
-    tensors = {"values": values.cpu().contiguous(), "start": stream.memory.start.cpu().contiguous()}
+    tensors = {"values": values, "start": stream.memory.start}
     used = stream.memory.used()
     if used and stream.variant == "described":
-        tensors["texts"] = torch.stack([stream.kept[slot] for slot in used]).cpu()
+        tensors["texts"] = torch.stack([stream.kept[slot] for slot in used])
     facts = {**_identity(stream), "order": order, "uses": uses, "seen": stream.seen}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    save_file(tensors, partial, metadata={"format": _FORMAT, "facts": json.dumps(facts)})
-    os.replace(partial, path)
+    save_tensors(path, tensors, {"format": _FORMAT, "facts": json.dumps(facts)})
 
 
 def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
@@ -96,21 +90,25 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except (FileNotFoundError, SafetensorError, OSError) as problem:
-        raise BadCheckpoint(
+        raise InvalidCheckpointError(
             f"'{path}' can't be read: {problem}.", hint="Start the stream from its beginning."
         ) from None
     if metadata.get("format") != _FORMAT:
-        raise BadCheckpoint(f"'{path}' has format {metadata.get('format')!r}.", hint=f"A memory has {_FORMAT!r}.")
+        raise InvalidCheckpointError(
+            f"'{path}' has format {metadata.get('format')!r}.", hint=f"A memory has {_FORMAT!r}."
+        )
     facts = json.loads(metadata["facts"])
     for name, ours in _identity(stream).items():
         if facts.get(name) != ours:
-            raise BadCheckpoint(
+            raise InvalidCheckpointError(
                 f"The memory's {name} is {facts.get(name)!r}, but this stream's is {ours!r}.",
                 hint="A memory belongs to one model, label set, method and variant.",
             )
     device = stream.encoder.device
     if not torch.equal(tensors["start"].to(device), stream.memory.start):
-        raise BadCheckpoint(f"'{path}' began from another prompt.", hint="Give the same start, dtype and template.")
+        raise InvalidCheckpointError(
+            f"'{path}' began from another prompt.", hint="Give the same start, dtype and template."
+        )
     stream.memory.reset(tensors["values"].to(device), facts["order"], facts["uses"])
     texts = tensors.get("texts", torch.empty(0)).to(device)
     stream.kept = dict(zip(stream.memory.used(), texts, strict=False))
@@ -120,7 +118,7 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
 def _identity(stream: DynaPrompt) -> dict[str, object]:
     return {
         "model": stream.encoder.name,
-        "labels": hash_labels(stream.classes.labels),
+        "labels": hash_names(stream.classes.labels),
         "template": stream.classes.template,
         "method": repr(stream.method),
         "variant": stream.variant,

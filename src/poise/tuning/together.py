@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from poise.forward import ClassTexts
+from poise.encoding.class_texts import ClassTexts
 from poise.types import Prompt
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from poise.forward import ClassTexts
-from poise.prompts import start_prompt
+from poise.encoding.class_texts import ClassTexts
+from poise.prompts import init_prompt
 from poise.tuning.answer import make_answer, stacked, start_where, untuned_answer
 from poise.tuning.step import Recipe, Slope, Tuned, adapt_all, check_names, joined
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
@@ -44,7 +44,7 @@ class Tuner:
         self.texts = ClassTexts(
             encoder,
             classes,
-            start or start_prompt(encoder, classes),
+            start or init_prompt(encoder, classes),
             tokens_per_pass=tokens_per_pass,
         )
 
@@ -53,12 +53,12 @@ class Tuner:
         """Unit features of all views [B, V, D], view 0 the plain one -> each method's answer."""
         features = image_features.to(self.encoder.device)
         # Text features are [B, C, D] for each method: with many labels, fewer images go together.
-        numbers = max(1, len(self.methods)) * self.texts.start_features().numel()
+        numbers = max(1, len(self.methods)) * self.texts.init_features().numel()
         parts = [self._predict(part) for part in features.split(max(1, _NUMBERS_TOGETHER // numbers))]
         return parts[0] if len(parts) == 1 else {name: stacked([part[name] for part in parts]) for name in parts[0]}
 
     def _predict(self, features: Tensor) -> dict[str, Adapted]:
-        reference = self.encoder.logits(features, self.texts.start_features())  # [B, V, C]
+        reference = self.encoder.logits(features, self.texts.init_features())  # [B, V, C]
         tunable = [method for method in self.methods if self._is_tunable(method)]
         if not tunable:
             return {method.name: self._untuned(method, features, reference) for method in self.methods}
@@ -78,11 +78,11 @@ class Tuner:
         return method.steps > 0 and method.name in self._slopes and len(self.classes) > 1
 
     def _untuned(self, method: Recipe, features: Tensor, reference: Tensor) -> Adapted:
-        texts = self.texts.start_features().expand(len(features), -1, -1)
+        texts = self.texts.init_features().expand(len(features), -1, -1)
         return untuned_answer(method, Outputs(features, texts, reference, reference), self.texts.start)
 
     def _tuned(self, method: Recipe, features: Tensor, reference: Tensor, tuned: Tuned, texts: Tensor) -> Adapted:
-        start_texts = self.texts.start_features()
+        start_texts = self.texts.init_features()
         logits = self.encoder.logits(features, texts)
         bad = ~_finite(tuned, logits)
         prompt, texts, logits = _start_where(bad, tuned.prompt, self.texts.start, texts, start_texts, logits, reference)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from poise.views.plan import AugMixPlan, ViewPlan, plan_views
 
 if TYPE_CHECKING:
-    from poise.views.crops import make_views
-    from poise.views.resample import make_views_batched
+    from poise.views.pil.crops import make_views
+    from poise.views.torch.batched import make_views_batched
 
 __all__ = ["AugMixPlan", "ViewPlan", "make_views", "make_views_batched", "plan_views"]
 
-_HOMES = {"make_views": "poise.views.crops", "make_views_batched": "poise.views.resample"}
+_HOMES = {"make_views": "poise.views.pil.crops", "make_views_batched": "poise.views.torch.batched"}
 
 
 def __getattr__(name: str) -> object:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poise.errors import InvalidOption
+from poise.errors import InvalidOptionError
 from poise.views.magnitudes import OPERATIONS
 
 SCALE = (0.08, 1.0)  # a crop's share of the picture's area
@@ -65,17 +65,19 @@ def plan_views(
 ) -> ViewPlan:
     """Draw the crops, flips and AugMix parameters of a picture of the given (width, height).
 
-    The numbers of view v depend on ``seed``, ``key`` (``Picture.key``) and v alone: not on ``views``, on other
+    The numbers of view v depend on ``seed``, ``key`` (``LoadedImage.key``) and v alone: not on ``views``, on other
     pictures, or on ``augmix``.
 
     Raises:
-        InvalidOption: ``views`` is below 1 or the size has no pixels.
+        InvalidOptionError: ``views`` is below 1 or the size has no pixels.
     """
     if views < 1:
-        raise InvalidOption(f"views={views} is not accepted.", hint="Give 1 (the plain view alone) or more.")
+        raise InvalidOptionError(f"views={views} is not accepted.", hint="Give 1 (the plain view alone) or more.")
     width, height = size
     if width < 1 or height < 1:
-        raise InvalidOption(f"A picture of {width} x {height} has no pixels.", hint="Both sides must be at least 1.")
+        raise InvalidOptionError(
+            f"A picture of {width} x {height} has no pixels.", hint="Both sides must be at least 1."
+        )
     uniform = _uniform(seed, key, views - 1)
     boxes = _crop_boxes(uniform[:, _SHAPES], uniform[:, _PLACE], width, height)
     flips = uniform[:, _FLIP] < 0.5

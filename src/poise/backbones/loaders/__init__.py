@@ -1,0 +1,1 @@
+"""Model names to encoders, one file per source."""

@@ -1,0 +1,87 @@
+"""Files of the Hugging Face hub: the local cache first, then one download, else an error that says what to fetch."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from poise.errors import InvalidCheckpointError, ModelNotFoundError
+
+_PROBE_SECONDS = 3.0
+
+
+def fetch(repo: str, names: Sequence[str], cache_dir: str | None = None) -> Path:
+    """The first of ``names`` that the repository has, downloaded with a progress bar if it is not cached."""
+    for name in names:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repo, name, cache_dir=cache_dir, local_files_only=True))
+        except LocalEntryNotFoundError:
+            continue
+        except HFValidationError as error:
+            raise ModelNotFoundError(f"'{repo}' is not a repository name: {error}.", hint="Give ORG/NAME.") from error
+    _require_network(repo, names, cache_dir)
+    for name in names:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repo, name, cache_dir=cache_dir))
+        except LocalEntryNotFoundError as error:
+            raise _missing(repo, names, cache_dir, str(error)) from error
+        except EntryNotFoundError:
+            continue
+        except (HfHubHTTPError, OSError) as error:
+            raise _missing(repo, names, cache_dir, str(error)) from error
+    raise InvalidCheckpointError(
+        f"The repository {repo} has none of {', '.join(names)}.",
+        hint="Only safetensors are accepted: convert its weights and load the folder with local-dir:PATH.",
+    )
+
+
+def fetch_folder(repo: str, patterns: Sequence[str], cache_dir: str | None = None, *, needs: str) -> Path:
+    """A snapshot of the repository's files that match ``patterns``; ``needs`` marks a snapshot as complete."""
+    try:
+        local = huggingface_hub.snapshot_download(
+            repo, allow_patterns=list(patterns), cache_dir=cache_dir, local_files_only=True
+        )
+        if (Path(local) / needs).is_file():
+            return Path(local)
+    except LocalEntryNotFoundError:
+        pass
+    except HFValidationError as error:
+        raise ModelNotFoundError(
+            f"'{repo}' is neither a folder nor a repository name.", hint="Give ORG/NAME."
+        ) from error
+    _require_network(repo, patterns, cache_dir)
+    try:
+        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=list(patterns), cache_dir=cache_dir))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise _missing(repo, patterns, cache_dir, str(error)) from error
+
+
+def _require_network(repo: str, names: Sequence[str], cache_dir: str | None) -> None:
+    """One quick look whether the hub answers at all, because the hub's own client retries for half a minute."""
+    if constants.HF_HUB_OFFLINE:
+        raise _missing(repo, names, cache_dir, "offline mode is on")
+    if urllib.request.getproxies():
+        return  # the hub may be reachable through the proxy alone
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=_PROBE_SECONDS).close()
+    except OSError as error:
+        raise _missing(repo, names, cache_dir, f"{address.hostname} can't be reached ({error})") from error
+
+
+def _missing(repo: str, names: Sequence[str], cache_dir: str | None, reason: str) -> ModelNotFoundError:
+    cache = cache_dir or constants.HF_HUB_CACHE
+    return ModelNotFoundError(
+        f"{' or '.join(names)} of {repo} is not in the cache '{cache}' and can't be downloaded: {reason}.",
+        hint=f"Where there is a network, run: hf download {repo} -- then copy its folder "
+        f"models--{repo.replace('/', '--')} into '{cache}'; or put the files into any folder and use local-dir:PATH "
+        "(open_clip) or transformers:PATH.",
+    )

@@ -1,0 +1,194 @@
+"""open_clip models as encoders: ViT, ResNet and timm image towers; causal, bidirectional and Hugging Face texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer, get_clean_fn
+from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer, text_global_pool
+from torch import Tensor, nn
+
+from poise.backbones.block import Block, Map, Mlp
+from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
+from poise.backbones.text.every_pair import EveryPair
+from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
+from poise.backbones.vision.class_token import ClassTokenTower
+from poise.backbones.vision.prompted import PromptedViT
+from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.types import ImageSpec
+
+_OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+def wrap(
+    model: Any,
+    tokenizer: object,
+    preprocess: dict[str, Any],
+    *,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Encoder:
+    """An open_clip CLIP or CustomTextCLIP model as an encoder."""
+    scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
+    bias = 0.0 if model.logit_bias is None else float(model.logit_bias.detach().double())
+    if not torch.isfinite(torch.tensor([scale, bias])).all():
+        raise InvalidCheckpointError(
+            f"{name} has a logit scale of {scale} and a bias of {bias}.", hint="Both must be finite."
+        )
+    freeze(model, device, dtype)
+    forward = class_token_tower(model.visual) or model.visual
+    image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
+    activation = "softmax" if model.logit_bias is None else "sigmoid"
+    return Encoder(name, image, _text_side(model, tokenizer), scale=scale, bias=bias, activation=activation)
+
+
+def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
+    size = visual.image_size
+    height, width = size if isinstance(size, Sequence) else (size, size)
+    resize = preprocess.get("resize_mode") or "shortest"
+    if height != width or resize not in ("shortest", "squash"):
+        raise InvalidOptionError(
+            f"The model wants pictures of {height} x {width} with resize mode '{resize}'.",
+            hint="Accepted: square pictures, resize mode 'shortest' or 'squash'.",
+        )
+    interpolation = preprocess.get("interpolation") or "bicubic"
+    return ImageSpec(
+        size=int(height),
+        mean=tuple(preprocess.get("mean") or _OPENAI_MEAN),
+        std=tuple(preprocess.get("std") or _OPENAI_STD),
+        interpolation="bicubic" if interpolation == "random" else interpolation,
+        resize=resize,
+    )
+
+
+def _text_side(model: Any, tokenizer: object) -> TextSide:
+    tower = getattr(model, "text", model)  # CLIP keeps the text tower's parts at its top level
+    ids, pad = _plain_ids(tokenizer)
+    if not isinstance(tower, TextTransformer) and tower is not model:
+        table = tower.transformer.get_input_embeddings()
+        run = _hugging_face_text(tower)
+        return TextSide(ids, table, EveryPair(table, run), model.context_length, False, pad)
+    if getattr(tower, "cls_emb", None) is not None or getattr(tower, "use_pad_mask", False):
+        raise InvalidOptionError(
+            "Text towers with an appended class token (CoCa) are not supported.", hint="Use a CLIP model."
+        )
+    pool = tower.pool_type if tower is not model else model.text_pool_type
+    table = tower.token_embedding
+    plain_blocks = all(type(block) is ResidualAttentionBlock for block in tower.transformer.resblocks)
+    if tower.attn_mask is not None and plain_blocks and pool in ("argmax", "eos"):
+        return TextSide(ids, table, SharedPrefix(causal_tower(tower)), model.context_length, False, pad)
+    fixed = tower.attn_mask is None or pool == "last"
+    return TextSide(ids, table, EveryPair(table, _text_transformer(tower, pool)), model.context_length, fixed, pad)
+
+
+def causal_tower(tower: Any) -> CausalTower:
+    """The parts of open_clip's causal text transformer."""
+    blocks = _blocks(tower)
+    return CausalTower(
+        blocks, tower.token_embedding, tower.positional_embedding, lambda x: _finish(tower, tower.ln_final(x))
+    )
+
+
+def class_token_tower(visual: nn.Module) -> ClassTokenTower | None:
+    """The parts of open_clip's ViT where it is a plain one with a class token; None otherwise."""
+    if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None or visual.pool_type != "tok":
+        return None
+    plain_blocks = all(type(block) is ResidualAttentionBlock for block in visual.transformer.resblocks)
+    if not plain_blocks or visual.output_tokens or not isinstance(visual.patch_dropout, nn.Identity):
+        return None
+
+    def finish(token: Tensor) -> Tensor:
+        normed = visual.ln_post(token)
+        return normed if visual.proj is None else normed @ visual.proj
+
+    return ClassTokenTower(
+        patches=visual.conv1.weight.flatten(1),
+        patch_bias=visual.conv1.bias,
+        side=visual.patch_size[0],
+        token=visual.class_embedding,
+        positions=visual.positional_embedding,
+        before=visual.ln_pre,
+        blocks=_blocks(visual),
+        finish=finish,
+    )
+
+
+def _blocks(tower: Any) -> tuple[Block, ...]:
+    return tuple(
+        Block(
+            heads=block.attn.num_heads,
+            weight=block.attn.in_proj_weight,
+            bias=block.attn.in_proj_bias,
+            norm1=block.ln_1,
+            out=block.attn.out_proj,
+            norm2=block.ln_2,
+            mlp=Mlp(*block.mlp),
+            scale1=_scale(block.ls_1),
+            scale2=_scale(block.ls_2),
+        )
+        for block in tower.transformer.resblocks
+    )
+
+
+def _scale(module: nn.Module) -> Map | None:
+    return None if isinstance(module, nn.Identity) else module
+
+
+def _finish(tower: Any, x: Tensor) -> Tensor:
+    projection = tower.text_projection
+    if projection is None:
+        return x
+    projected: Tensor = projection(x) if isinstance(projection, nn.Module) else x @ projection
+    return projected
+
+
+def _text_transformer(tower: Any, pool: str) -> Any:
+    def run(vectors: Tensor, ids: Tensor) -> Tensor:
+        length = vectors.shape[1]
+        mask = None if tower.attn_mask is None else tower.attn_mask[:length, :length]
+        x = tower.transformer(vectors + tower.positional_embedding[:length], attn_mask=mask)
+        eos = getattr(tower, "eos_id", None) or getattr(tower, "text_eos_id", None)
+        return _finish(tower, text_global_pool(tower.ln_final(x), ids, pool, eos_token_id=eos))
+
+    return run
+
+
+def _hugging_face_text(tower: Any) -> Any:
+    def run(vectors: Tensor, ids: Tensor) -> Tensor:
+        mask = (ids != tower.config.pad_token_id).long()
+        out = tower.transformer(inputs_embeds=vectors, attention_mask=mask)
+        features: Tensor = tower.proj(tower.pooler(out, mask))
+        return features
+
+    return run
+
+
+def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int]:
+    """Ids without the truncation and padding that open_clip's tokenizers do, and the padding id."""
+    if isinstance(tokenizer, SimpleTokenizer):
+        start, end = tokenizer.sot_token_id, tokenizer.eot_token_id
+        return lambda texts: [[start, *tokenizer.encode(text), end] for text in texts], 0
+    if isinstance(tokenizer, HFTokenizer) and tokenizer.tokenizer_mode:
+        raise InvalidOptionError(
+            f"The tokenizer mode '{tokenizer.tokenizer_mode}' is not supported.",
+            hint="Use a model with a plain tokenizer.",
+        )
+    inner = tokenizer.tokenizer
+    clean = get_clean_fn("canonicalize") if isinstance(tokenizer, SigLipTokenizer) else tokenizer.clean_fn
+    separator = inner.sep_token_id if getattr(tokenizer, "strip_sep_token", False) else None
+
+    def ids(texts: Sequence[str]) -> list[list[int]]:
+        cleaned = [clean(text) for text in texts]
+        rows: list[list[int]] = inner(cleaned, truncation=False, padding=False).input_ids
+        return rows if separator is None else [[0 if i == separator else i for i in row] for row in rows]
+
+    return ids, int(inner.pad_token_id)
+
+
+def _prompted(visual: Any) -> PromptedViT | None:
+    plain = isinstance(visual, VisionTransformer) and visual.attn_pool is None
+    return PromptedViT(visual) if plain else None

@@ -1,0 +1,146 @@
+"""Finds open_clip models by name, folder or hub repository, and loads them from safetensors."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.model import CLIP, CustomTextCLIP
+from torch import nn
+
+from poise.backbones.encoder import Encoder
+from poise.backbones.loaders import hub
+from poise.backbones.loaders.checkpoint import (
+    OPEN_CLIP_WEIGHTS,
+    check_readable,
+    find_weights,
+    read_config,
+    refuse_pickle,
+)
+from poise.backbones.loaders.openclip import wrap
+from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
+
+CONFIG_NAME = "open_clip_config.json"
+
+
+def load_folder(path: str, *, device: torch.device, dtype: torch.dtype, name: str | None = None) -> Encoder:
+    """A folder with open_clip_config.json and weights in safetensors (``local-dir:``)."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ModelNotFoundError(
+            f"'{path}' is not a folder.", hint=f"Give a folder with {CONFIG_NAME} and the weights."
+        )
+    config = read_config(folder / CONFIG_NAME)
+    if not isinstance(config.get("model_cfg"), dict):
+        raise InvalidCheckpointError(
+            f"'{folder / CONFIG_NAME}' has no 'model_cfg'.", hint="It must describe the model."
+        )
+    model = build(config["model_cfg"], find_weights(folder))
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
+    preprocess = config.get("preprocess_cfg", {})
+    return wrap(model, tokenizer, preprocess, name=name or f"local-dir:{path}", device=device, dtype=dtype)
+
+
+def load_hub(repo: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None) -> Encoder:
+    """A Hugging Face hub repository in open_clip's format (``hf-hub:``)."""
+    config = read_config(hub.fetch(repo, [CONFIG_NAME], cache_dir))
+    weights = hub.fetch(repo, OPEN_CLIP_WEIGHTS, cache_dir)
+    if not isinstance(config.get("model_cfg"), dict):
+        raise InvalidCheckpointError(
+            f"The repository {repo} has no 'model_cfg' in its {CONFIG_NAME}.", hint="Use another model."
+        )
+    model = build(config["model_cfg"], weights)
+    tokenizer = open_clip.get_tokenizer(f"hf-hub:{repo}", cache_dir=cache_dir)
+    return wrap(model, tokenizer, config.get("preprocess_cfg", {}), name=f"hf-hub:{repo}", device=device, dtype=dtype)
+
+
+def load_named(name: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None) -> Encoder:
+    """A model of open_clip's own list, as ``architecture/weights``: ViT-B-16/openai."""
+    architecture, _, tag = name.rpartition("/")
+    source = open_clip.get_pretrained_cfg(architecture, tag)
+    if not source:
+        raise _unknown(name)
+    config = copy.deepcopy(open_clip.get_model_config(architecture))
+    config["quick_gelu"] = _activation(name, config, source)
+    weights = _named_weights(name, source, cache_dir)
+    model = build(config, weights)
+    tokenizer = open_clip.get_tokenizer(architecture, cache_dir=cache_dir)
+    return wrap(model, tokenizer, source, name=name, device=device, dtype=dtype)
+
+
+def known_names() -> list[str]:
+    """All ``architecture/weights`` names of the installed open_clip."""
+    return [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
+
+
+def build(config: dict[str, Any], weights: Path | None) -> nn.Module:
+    """The model that ``config`` describes, filled from ``weights``; leaves the global random state as it was."""
+    config = copy.deepcopy(config)
+    if "multimodal_cfg" in config:
+        raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
+    text, vision = config.get("text_cfg", {}), config.get("vision_cfg", {})
+    custom = bool(config.pop("custom_text", False)) or "hf_model_name" in text
+    if "hf_model_name" in text:
+        text["hf_model_pretrained"] = False
+    if "timm_model_name" in vision:
+        vision["timm_model_pretrained"] = False
+    if weights is not None:
+        check_readable(weights)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model: nn.Module = (CustomTextCLIP if custom else CLIP)(**config)
+    except (TypeError, ValueError, KeyError, RuntimeError, AssertionError, ZeroDivisionError) as error:
+        raise InvalidCheckpointError(
+            f"The model's configuration can't be built: {error}.", hint="Check model_cfg."
+        ) from error
+    if weights is not None:
+        _fill(model, weights)
+    return model
+
+
+def _fill(model: nn.Module, weights: Path) -> None:
+    try:
+        open_clip.load_checkpoint(model, str(weights), strict=True)
+    except (RuntimeError, KeyError, ValueError, AttributeError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise InvalidCheckpointError(
+            f"'{weights}' does not fit its configuration: {' '.join(lines[1:6]) or lines}",
+            hint="The weights and the configuration must come from the same model.",
+        ) from error
+
+
+def _activation(name: str, config: dict[str, Any], source: dict[str, Any]) -> bool:
+    """Whether QuickGELU is right for these weights: the tag knows, a plain architecture name does not."""
+    trained, stated = bool(source.get("quick_gelu", False)), bool(config.get("quick_gelu", False))
+    if stated and not trained:
+        raise InvalidCheckpointError(
+            f"'{name}' pairs an architecture with quick_gelu={stated} and weights trained with quick_gelu={trained}.",
+            hint="Use the architecture's name without '-quickgelu'.",
+        )
+    return trained
+
+
+def _named_weights(name: str, source: dict[str, Any], cache_dir: str | None) -> Path:
+    location = str(source.get("hf_hub", ""))
+    if not location:
+        url = str(source.get("url", "an unknown place"))
+        raise refuse_pickle(url.rsplit("/", 1)[-1], "open_clip_model.safetensors")
+    repo, _, file = location.rpartition("/")
+    if not file:
+        return hub.fetch(repo, OPEN_CLIP_WEIGHTS[:2], cache_dir)
+    stem = file.rsplit(".", 1)[0]
+    return hub.fetch(repo, [f"{stem}.safetensors"], cache_dir)
+
+
+def _unknown(name: str) -> UnknownNameError:
+    near = difflib.get_close_matches(name, known_names(), n=3, cutoff=0.5)
+    guess = f" Did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
+    return UnknownNameError(
+        f"Unknown model '{name}'.{guess}",
+        hint="Accepted: tiny, pocket, an open_clip name such as ViT-B-16/openai, hf-hub:ORG/REPO, local-dir:PATH, "
+        "transformers:ORG/REPO or transformers:PATH.",
+    )

@@ -1,0 +1,1 @@
+"""Text towers: class names under soft prompts to text features."""

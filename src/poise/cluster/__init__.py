@@ -1,0 +1,1 @@
+"""Ray: connecting to a cluster, and a pool of actors."""

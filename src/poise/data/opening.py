@@ -1,0 +1,88 @@
+"""From a dataset's name and the data folder to an ImageSet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poise.data.catalog import ROWS, DatasetRow, Protocol
+from poise.data.fewshot import draw_shots
+from poise.data.folder import open_folder
+from poise.data.hub_datasets import open_hub
+from poise.data.items import ImageSet
+from poise.data.locations import check_root
+from poise.data.shards import open_shards
+from poise.data.splits import SPLITS, open_split
+from poise.data.variants import open_variants
+from poise.data.wnids import open_wnids
+from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
+from poise.storage import hash_names
+
+READERS = {"split": open_split, "variants": open_variants, "wnids": open_wnids}
+SCHEMES = {"folder": open_folder, "wds": open_shards, "hf": open_hub}
+
+
+def open_dataset(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    split: str = "test",
+    shots: int | None = None,
+    seed: int = 1,
+    protocol: Protocol = "tpt",
+    strict: bool = True,
+) -> ImageSet:
+    """The dataset ``name`` of the catalogue below ``root``, or ``folder:PATH``, ``wds:SHARDS``, ``hf:ID[:SPLIT]``.
+
+    Args:
+        name: a name of the catalogue, or a scheme and what it opens.
+        root: the data folder, in CoOp's or TPT's layout; schemes don't need it.
+        split: "test", "train" or "val" (ImageNet's validation images are its "test").
+        shots: images per class, drawn from the split as CoOp draws them with ``seed``; all by default.
+        seed: of the few-shot draw.
+        protocol: "tpt" mixes the views of the fine-grained sets with AugMix, "c-tpt" those of ImageNet's shifts too.
+        strict: refuse class names or an order other than the published ones.
+    """
+    if split not in SPLITS:
+        raise InvalidOptionError(f"The split '{split}' is unknown.", hint=f"Known: {', '.join(SPLITS)}.")
+    if protocol not in ("tpt", "c-tpt"):
+        raise InvalidOptionError(f"The protocol '{protocol}' is unknown.", hint="Known: tpt, c-tpt.")
+    scheme, _, rest = name.partition(":")
+    if scheme in SCHEMES and rest:
+        if shots is not None or split != "test":
+            raise InvalidOptionError(
+                f"'{name}' has no split '{split}' and no few-shot draw.", hint="Name the other folder."
+            )
+        return SCHEMES[scheme](rest)
+    if name not in ROWS:
+        raise UnknownNameError.of("dataset", name, [*ROWS, *(f"{known}:..." for known in SCHEMES)])
+    row = ROWS[name]
+    classes, items, layout, folder = READERS[row.reader](row, check_root(root), split)
+    if strict:
+        check_classes(row, classes, folder)
+    return ImageSet(
+        name=name,
+        classes=classes,
+        items=tuple(items if shots is None else draw_shots(items, shots, seed)),
+        template=row.template,
+        augmix=row.augmix_under(protocol),
+        shift=row.shift,
+        reference_accuracy=row.accuracy,
+        split=split,
+        folder=str(folder),
+        layout=layout,
+    )
+
+
+def check_classes(row: DatasetRow, classes: tuple[str, ...], folder: Path) -> None:
+    """Raise where names, number or order of the classes are not the published ones."""
+    if len(classes) != row.classes:
+        raise InvalidDatasetError(
+            f"{row.title} in '{folder}' has {len(classes)} classes; published results have {row.classes}.",
+            hint="Use the published split file, or open it with strict=False.",
+        )
+    if hash_names(classes) != row.class_hash:
+        raise InvalidDatasetError(
+            f"The class names of {row.title} in '{folder}', or their order, are not the published ones "
+            f"(hash {hash_names(classes)}, published {row.class_hash}).",
+            hint="A wrong order gives every image a wrong label. Use the published split file, or strict=False.",
+        )

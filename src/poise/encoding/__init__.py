@@ -1,0 +1,1 @@
+"""Class texts and views under a prompt: features and gradients."""

@@ -1,0 +1,87 @@
+"""Views under image prompts: features, and pullbacks to the prompts in chunks of views that are computed again.
+
+The counterpart of `ClassTexts` for towers whose images depend on the prompt (MaPLe). A chunk's graph
+lives only while its gradient is taken, so memory depends on the chunk and not on the number of views.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from poise.backbones.vision.prompted import PromptedViT
+from poise.errors import InvalidOptionError
+from poise.types import DualEncoder
+
+VIEWS_PER_PASS = 16  # with a graph; a ViT-B/16 holds about 0.15 GB a view in single precision
+
+
+class PromptedViews:
+    """Unit features [B, V, D] of views under image prompts [B or 1, 1 + J, M, W]."""
+
+    def __init__(self, encoder: DualEncoder, *, tokens_of: int = 0, views_per_pass: int = 0) -> None:
+        """``tokens_of``: also give the token states after so many first blocks."""
+        self.encoder = encoder
+        self.tokens_of = tokens_of
+        self._together = views_per_pass or VIEWS_PER_PASS
+        self._tower = image_tower(encoder)
+
+    @torch.no_grad()
+    def features(self, views: Tensor, layers: Tensor, which: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """([n, D], [n, J, T, W]) of the chosen (image, view) pairs ``which`` [n, 2]; all pairs by default."""
+        which = pairs(torch.ones(views.shape[:2], dtype=torch.bool)) if which is None else which
+        done = [self._run(views, layers, rows) for rows in which.split(self._together)]
+        return torch.cat([each[0] for each in done]), torch.cat([each[1] for each in done])
+
+    def pullback(
+        self, views: Tensor, layers: Tensor, which: Tensor, cotangent: Tensor, token_cotangent: Tensor | None
+    ) -> Tensor:
+        """Gradient [B, 1 + J, M, W] for cotangents [n, D] (and [n, J, T, W]) of the chosen pairs."""
+        # As in ClassTexts: the product is linear, so each image's cotangents are brought to size 1 for half precision.
+        size = _largest(which[:, 0], views.shape[0], cotangent, token_cotangent)  # [B]
+        total = layers.new_zeros(views.shape[0], *layers.shape[1:])
+        for at in range(0, len(which), self._together):
+            rows = which[at : at + self._together]
+            leaf = layers.detach().expand(views.shape[0], *layers.shape[1:]).clone().requires_grad_()
+            with torch.enable_grad():
+                features, tokens = self._run(views, leaf, rows)
+                own = size[rows[:, 0]]
+                outputs, slopes = [features], [cotangent[at : at + self._together] / own[:, None]]
+                if token_cotangent is not None:
+                    outputs.append(tokens)
+                    slopes.append(token_cotangent[at : at + self._together] / own[:, None, None, None])
+                (gradient,) = torch.autograd.grad(outputs, leaf, slopes)
+            total = total + gradient
+        return total * size[:, None, None, None]
+
+    def _run(self, views: Tensor, layers: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        image, view = rows.unbind(1)
+        pictures = views[image, view].to(self.encoder.device, self.encoder.dtype)
+        owner = (image if layers.shape[0] > 1 else torch.zeros_like(image)).to(layers.device)
+        features, tokens = self._tower.with_tokens(pictures, layers[owner].to(self.encoder.dtype), self.tokens_of)
+        wide = torch.promote_types(features.dtype, torch.float32)
+        return torch.nn.functional.normalize(features.to(wide), dim=-1), tokens.to(wide)
+
+
+def _largest(image: Tensor, images: int, cotangent: Tensor, token_cotangent: Tensor | None) -> Tensor:
+    """The largest absolute cotangent of each image [images]; 1 where there is none, or where it isn't finite."""
+    largest = cotangent.abs().amax(1)
+    if token_cotangent is not None and token_cotangent.numel():
+        largest = torch.maximum(largest, token_cotangent.abs().flatten(1).amax(1))
+    size = largest.new_zeros(images).scatter_reduce(0, image.to(largest.device), largest, "amax")
+    return torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
+
+
+def pairs(mask: Tensor) -> Tensor:
+    """The (image, view) pairs [n, 2] where a mask [B, V] is set, on the CPU."""
+    return mask.nonzero().cpu()
+
+
+def image_tower(encoder: DualEncoder) -> PromptedViT:
+    """The encoder's image tower where it takes prompts, or an error."""
+    tower = getattr(getattr(encoder, "image_side", None), "prompted", None)
+    if not isinstance(tower, PromptedViT):
+        raise InvalidOptionError(
+            f"The image tower of {encoder.name} takes no prompts.", hint="Use a model with open_clip's ViT image tower."
+        )
+    return tower

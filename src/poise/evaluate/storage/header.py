@@ -1,0 +1,105 @@
+"""The head of a run's records: everything one has to know to repeat it, or to refuse to go on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from poise import __version__
+from poise.evaluate.config import RunConfig
+from poise.storage import slug
+
+if TYPE_CHECKING:
+    from poise.data import ImageSet
+    from poise.methods import Method
+
+FORMAT = "poise-run/1"
+_PACKAGES = ("torch", "torchvision", "open_clip_torch", "transformers", "numpy", "pillow", "pyarrow")
+
+
+def header(
+    config: RunConfig,
+    methods: Sequence[Method],
+    sets: Mapping[str, ImageSet],
+    chosen: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    """What ``run.json`` holds. ``chosen`` are the positions of each dataset's images that take part."""
+    return {
+        "format": FORMAT,
+        "run": config.run_id,
+        "title": config.title,
+        "config": config.hashed(),
+        "config_hash": config.digest(),
+        "methods": {method.name: dataclasses.asdict(method) for method in methods},
+        "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
+        "versions": versions(),
+        "commit": commit(),
+        "device": device_name(config.device),
+    }
+
+
+def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
+    """A dataset's identity: its classes in order and the ids and labels of the images that take part."""
+    items = [images.items[position] for position in chosen]
+    return {
+        "folder": slug(images.name),
+        "classes": list(images.classes),
+        "classes_hash": fingerprint(images.classes),
+        "images": len(items),
+        "available": len(images.items),
+        "images_hash": fingerprint(f"{item.label} {item.id}" for item in items),
+        "template": images.template,
+        "augmix": images.augmix,
+        "shift": images.shift,
+    }
+
+
+def fingerprint(texts: Iterable[str]) -> str:
+    """SHA-256 of texts in order."""
+    state = hashlib.sha256()
+    for text in texts:
+        state.update(text.encode() + b"\0")
+    return state.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of Python, poise, and the packages that numbers depend on."""
+    found = {"python": platform.python_version(), "poise": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def commit() -> str | None:
+    """The commit that this copy of poise is at, with a mark if files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[4]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        return f"{head}+changes" if _git(root, "status", "--porcelain", "--", "src") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def device_name(device: str) -> str:
+    """The device in words: the GPU's name, or the processor's architecture."""
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(torch.device(device)))
+    return f"{device} ({platform.machine()})"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()

@@ -1,0 +1,106 @@
+"""Pixels of any mode, array or tensor as an 8-bit RGB image."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageCms
+
+from poise.errors import UnreadableImageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
+    """Raise for an image without pixels, or with more than ``max_pixels``."""
+    width, height = size
+    if width < 1 or height < 1:
+        raise UnreadableImageError(f"'{name}' has no pixels ({width} x {height}).")
+    if width * height > max_pixels:
+        raise UnreadableImageError(
+            f"'{name}' claims {width} x {height} pixels, more than the limit of {max_pixels:,}.",
+            hint="If you trust it, raise max_pixels or shrink the picture.",
+        )
+
+
+def to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
+    """The image in mode RGB; what was done to its pixels is added to ``notes``."""
+    if image.mode.startswith("I;16"):
+        image, transparent = _to_8_bit(np.asarray(image)), False
+        notes.append("16-bit grey scaled to 8 bits")
+    else:
+        transparent = image.has_transparency_data
+    if transparent:
+        return _on_white(image.convert("RGBA"), notes)
+    if image.mode == "RGB":
+        return image
+    if image.mode == "CMYK":
+        notes.append("CMYK converted to RGB")
+        return _from_cmyk(image)
+    if image.mode in ("1", "L", "P", "RGBX", "YCbCr", "HSV"):
+        return image.convert("RGB")
+    kind = {"F": "floating-point pixels", "I": "32-bit integer pixels"}.get(image.mode, f"pixels of mode {image.mode}")
+    raise UnreadableImageError(f"'{name}' has {kind} of unknown range.", hint="Convert it to 8-bit RGB or 16-bit grey.")
+
+
+def _to_8_bit(grey: np.ndarray) -> Image.Image:
+    scaled = (grey.astype(np.uint32) * 255 + 32767) // 65535
+    return Image.fromarray(scaled.astype(np.uint8))
+
+
+def _on_white(image: Image.Image, notes: list[str]) -> Image.Image:
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB")
+    notes.append("transparency composited on white")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _from_cmyk(image: Image.Image) -> Image.Image:
+    profile = image.info.get("icc_profile")
+    if profile:
+        try:
+            stored = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            converted = ImageCms.profileToProfile(image, stored, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        except (ImageCms.PyCMSError, OSError):
+            converted = None  # a broken profile: the plain formula is what most readers use anyway
+        if converted is not None:
+            return converted
+    return image.convert("RGB")
+
+
+def from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
+    """An image from [H, W], [H, W, 3] or [H, W, 4] in uint8 or in floats within [0, 1], or [H, W] in uint16."""
+    shape = array.shape
+    if array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (3, 4)) or 0 in shape:
+        hint = "Move the channels to the end." if array.ndim == 3 and shape[0] in (1, 3, 4) else ""
+        accepted = "Accepted: [H, W], [H, W, 3] or [H, W, 4], none of them empty."
+        raise UnreadableImageError(
+            f"An array of shape {list(shape)} is not a picture.", hint=f"{accepted} {hint}".strip()
+        )
+    check_size((shape[1], shape[0]), "<array>", max_pixels)
+    if array.dtype == np.uint8:
+        return Image.fromarray(np.ascontiguousarray(array))
+    if array.dtype == np.uint16 and array.ndim == 2:
+        return Image.fromarray(np.ascontiguousarray(array))
+    if array.dtype.kind == "f":
+        # The comparison is False for NaN too.
+        if not bool(np.all((array >= 0) & (array <= 1))):
+            raise UnreadableImageError("A float array has values outside [0, 1] or NaN.", hint="Scale it to [0, 1].")
+        return Image.fromarray(np.rint(array.astype(np.float64) * 255).astype(np.uint8))
+    raise UnreadableImageError(
+        f"An array of shape {list(shape)} and type {array.dtype} is not a picture.",
+        hint="Accepted types: uint8, floats in [0, 1], and uint16 for [H, W].",
+    )
+
+
+def from_tensor(tensor: Tensor, max_pixels: int) -> Image.Image:
+    """An image from a uint8 tensor [3, H, W]."""
+    if str(tensor.dtype) != "torch.uint8" or tensor.ndim != 3 or tensor.shape[0] != 3 or tensor.numel() == 0:
+        raise UnreadableImageError(
+            f"A tensor of shape {list(tensor.shape)} and type {tensor.dtype} is not a picture.",
+            hint="Give a uint8 tensor [3, H, W].",
+        )
+    return from_array(tensor.detach().permute(1, 2, 0).cpu().numpy(), max_pixels)

@@ -1,0 +1,182 @@
+"""Any picture source to one upright RGB picture, or a typed error that says what was wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from poise.errors import UnreadableImageError
+from poise.images.convert_pixels import check_size, from_array, from_tensor, to_rgb
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_PIXELS = 50_000_000
+FORMATS = "JPEG, PNG, WebP, GIF, BMP or TIFF"
+
+# First bytes -> reader. Readers are named here, not looked up in Pillow's registry: no other format can be reached
+# (EPS, FITS and others have had holes), and Pillow's global pixel limit, which warns before it refuses, stays out.
+_READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
+    (b"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
+    (b"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
+    (b"GIF87a", GifImagePlugin.GifImageFile),
+    (b"GIF89a", GifImagePlugin.GifImageFile),
+    (b"RIFF", WebPImageFile),
+    (b"BM", BmpImagePlugin.BmpImageFile),
+    (b"II*\x00", TiffImageFile),
+    (b"MM\x00*", TiffImageFile),
+)
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class LoadedImage:
+    """One upright RGB picture and where it came from."""
+
+    image: Image.Image  # mode RGB, EXIF orientation applied
+    key: str  # hash of size and pixels: the same picture has the same key whatever its name or container
+    source: str
+    frames: int = 1  # as the file's header states; 2 stands for "more than one" where it doesn't (GIF, TIFF)
+    notes: tuple[str, ...] = ()  # what was done to the pixels beyond decoding
+
+
+def read_image(
+    source: str | Path | bytes | Image.Image | np.ndarray | Tensor,
+    *,
+    name: str = "<bytes>",  # what bytes are called in results and messages
+    allow_truncated: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> LoadedImage:
+    """One upright RGB picture from a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].
+
+    Arrays are [H, W], [H, W, 3] or [H, W, 4] in uint8 or in floats within [0, 1], or [H, W] in uint16.
+    The size is checked before anything is decoded; of an animation the first frame is taken.
+
+    Raises:
+        UnreadableImageError: The source is no picture that poise accepts.
+    """
+    if isinstance(source, str | Path):
+        return _read_path(Path(source), str(source), allow_truncated, max_pixels)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _read_stream(io.BytesIO(source), name, allow_truncated, max_pixels)
+    if isinstance(source, Image.Image):
+        file = str(getattr(source, "filename", "") or "<image>")
+        return _finish(source, file, allow_truncated, max_pixels, owned=False)
+    if isinstance(source, np.ndarray):
+        return _finish(from_array(source, max_pixels), "<array>", allow_truncated, max_pixels, owned=True)
+    torch = sys.modules.get("torch")  # a tensor can only come from a process that has imported torch
+    if torch is not None and isinstance(source, torch.Tensor):
+        return _finish(from_tensor(source, max_pixels), "<tensor>", allow_truncated, max_pixels, owned=True)
+    raise UnreadableImageError(
+        f"A picture can't be read from an object of type {type(source).__name__}.",
+        hint="Give a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].",
+    )
+
+
+def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:
+    if name.startswith(("http://", "https://")):
+        raise UnreadableImageError(
+            f"'{name}' is a web address; poise does not fetch pictures.", hint="Download it first."
+        )
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            # Opening a FIFO or a device may block or never end, so the kind is checked first.
+            kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise UnreadableImageError(f"'{name}' is {kind}.", hint="Give the path of a picture file.")
+        with path.open("rb") as stream:
+            return _read_stream(stream, name, allow_truncated, max_pixels)
+    except FileNotFoundError:
+        raise UnreadableImageError(f"'{name}' does not exist.", hint="Check the path.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnreadableImageError):
+            raise
+        raise UnreadableImageError(f"'{name}' can't be opened: {error}.") from error
+
+
+def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:
+    start = stream.read(16)
+    stream.seek(0)
+    if not start:
+        raise UnreadableImageError(f"'{name}' is empty (0 bytes).")
+    reader = next((cls for magic, cls in _READERS if start.startswith(magic)), None)
+    if reader is None or (reader is WebPImageFile and start[8:12] != b"WEBP"):
+        looks = "text" if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start) else "an unknown format"
+        raise UnreadableImageError(f"'{name}' is not a picture: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
+    try:
+        image = reader(stream)
+    except Exception as error:  # hostile bytes can raise nearly anything in a parser; all of it means "unreadable"
+        raise UnreadableImageError(f"'{name}' has a damaged header: {error or type(error).__name__}.") from error
+    return _finish(image, name, allow_truncated, max_pixels, owned=True)
+
+
+def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: int, *, owned: bool) -> LoadedImage:
+    """Check the size, decode, turn upright, convert to RGB and hash."""
+    check_size(image.size, name, max_pixels)
+    notes: list[str] = []
+    frames = _count_frames(image)
+    if frames > 1:
+        notes.append("animated or multi-page: only the first frame was used")
+    _decode(image, name, allow_truncated, notes)
+    upright = image if (turn := _UPRIGHT.get(_orientation(image, notes))) is None else image.transpose(turn)
+    rgb = to_rgb(upright, name, notes)
+    if rgb is image and not owned:
+        rgb = image.copy()  # a caller who draws on the picture later must not change ours
+    return LoadedImage(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
+
+
+def _count_frames(image: Image.Image) -> int:
+    """What the header says, without walking through the frames."""
+    if isinstance(image, GifImagePlugin.GifImageFile | TiffImageFile):
+        try:
+            return 2 if image.is_animated else 1
+        except Exception:  # a damaged second frame; the first is judged when it is decoded
+            return 1
+    return int(getattr(image, "n_frames", 1))
+
+
+def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[str]) -> None:
+    try:
+        image.load()
+    except Exception as error:  # see _read_stream
+        if not (allow_truncated and isinstance(image, ImageFile.ImageFile) and getattr(image, "_im", None) is not None):
+            reason = f"'{name}' is truncated or damaged: {error or type(error).__name__}."
+            hint = "" if allow_truncated else "allow_truncated=True accepts what can still be decoded."
+            raise UnreadableImageError(reason, hint=hint) from error
+        # Pillow decodes into the picture before it notices the missing end. Without tiles it won't try again; its
+        # global switch for this would also change what other threads accept.
+        image.tile = []
+        notes.append("truncated: the missing part is blank")
+
+
+def _orientation(image: Image.Image, notes: list[str]) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # the picture itself is fine; its metadata is not
+        notes.append("EXIF data unreadable: taken as upright")
+        return 1
+
+
+def _pixel_key(image: Image.Image) -> str:
+    digest = hashlib.blake2b(f"{image.width}x{image.height}".encode(), digest_size=16)
+    digest.update(image.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""From images to answers: the predictor, the classifier and the pipeline."""

@@ -1,0 +1,1 @@
+"""Reading images in parallel and preparing their views."""

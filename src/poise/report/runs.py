@@ -1,0 +1,270 @@
+"""Reads a folder of runs: per-image rows and headers, sorted into comparable groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from poise.errors import InvalidDatasetError, InvalidOptionError
+from poise.evaluate.storage.ledger import Ledger
+from poise.metrics import Sample, in_top
+
+# What may differ between two runs that are still the same experiment: which part of it was run, and how fast.
+NOT_A_SETTING = frozenset({"datasets", "methods", "seeds", "limit", "batch_size", "chunk", "device", "model"})
+ORDER = ("zero-shot", "tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats")  # the paper's; other methods follow
+_SCALARS = (
+    "label", "prediction", "confidence", "entropy", "correct", "init_prediction", "init_confidence",
+    "init_entropy", "target_prediction", "atfd", "init_atfd", "fallback",
+)  # fmt: skip
+_NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *_SCALARS)
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """What is held fixed when methods are compared: the model, and every choice that changes numbers."""
+
+    model: str
+    choices: str = ""  # canonical JSON of the run's configuration less NOT_A_SETTING
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """One of the choices."""
+        return (json.loads(self.choices) if self.choices else {}).get(name, default)
+
+    @property
+    def init(self) -> str:
+        """Where tuning started: ``template``, or a fitted prompt's kind, told by ``kind:file`` or the file's name."""
+        given = str(self.get("init", "template"))
+        kind, _, file = given.rpartition(":")
+        told = kind or Path(file).stem.lower()
+        return next((each for each in ("cocoop", "coop", "maple", "fpp") if told.startswith(each)), given)
+
+    @property
+    def framework(self) -> str:
+        """``tpt`` or ``dynaprompt``."""
+        return str(self.get("framework", "tpt"))
+
+
+@dataclass(frozen=True)
+class SeedRows:
+    """The images of one seed, in the order of their ids."""
+
+    ids: tuple[str, ...]
+    columns: dict[str, np.ndarray]  # [N] each
+    probs: np.ndarray | None  # [N, C]
+    top_ids: np.ndarray | None  # [N, K]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, keep: np.ndarray) -> SeedRows:
+        """The rows at the positions ``keep``."""
+        return SeedRows(
+            tuple(self.ids[at] for at in keep),
+            {name: column[keep] for name, column in self.columns.items()},
+            None if self.probs is None else self.probs[keep],
+            None if self.top_ids is None else self.top_ids[keep],
+        )
+
+    def sample(self) -> Sample:
+        """What the metrics read. Confidences are the float64 ones of the record, not the float32 probabilities'."""
+        labels, probs = self["label"], None if self.probs is None else self.probs.astype(np.float64)
+        top5 = None
+        if probs is not None:
+            top5 = in_top(probs, labels)
+        elif self.top_ids is not None and self.top_ids.shape[1] >= 5:
+            top5 = (self.top_ids[:, :5] == labels[:, None]).any(1)
+        return Sample(self["confidence"], self["correct"].astype(bool), top5, probs, labels)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One method on one dataset under one setting: the same images for every seed."""
+
+    setting: Setting
+    dataset: str
+    method: str
+    seeds: dict[int, SeedRows]
+    errors: int = 0  # rows that hold an error instead of an answer
+    uneven: int = 0  # images left out because some seed has no answer for them
+
+    @property
+    def n(self) -> int:
+        """Images."""
+        return len(next(iter(self.seeds.values())))
+
+    @cached_property
+    def pooled(self) -> dict[str, np.ndarray]:
+        """All seeds' columns end to end."""
+        return {name: np.concatenate([rows[name] for rows in self.seeds.values()]) for name in _SCALARS}
+
+    def samples(self) -> list[Sample]:
+        """One sample a seed."""
+        return [rows.sample() for rows in self.seeds.values()]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything that a folder of runs says."""
+
+    groups: tuple[Group, ...]
+    headers: dict[str, dict[str, Any]]  # run -> run.json
+    folders: dict[str, Path]  # run -> its folder
+
+    @property
+    def settings(self) -> list[Setting]:
+        """All settings, in order."""
+        return list(dict.fromkeys(group.setting for group in self.groups))
+
+    @property
+    def datasets(self) -> list[str]:
+        """All datasets, in the order found."""
+        return list(dict.fromkeys(group.dataset for group in self.groups))
+
+    @property
+    def methods(self) -> list[str]:
+        """All methods, the paper's order first."""
+        return sorted({group.method for group in self.groups}, key=_method_order)
+
+    def label(self, setting: Setting) -> str:
+        """The model, and the choices in which it differs from the other settings found."""
+        others = [each for each in self.settings if each != setting]
+        own = json.loads(setting.choices) if setting.choices else {}
+        told = [f"{key}={own[key]}" for key in sorted(own) if any(each.get(key) != own[key] for each in others)]
+        return ", ".join([setting.model, *told])
+
+    def classes(self, dataset: str) -> tuple[str, ...]:
+        """The class names of a dataset in label order; empty where no header tells."""
+        for header in self.headers.values():
+            found = header.get("datasets", {}).get(dataset, {}).get("classes")
+            if found:
+                return tuple(found)
+        return ()
+
+    def unfinished(self) -> list[str]:
+        """The runs whose folders hold fewer images than their headers announce."""
+        found = []
+        for run, folder in self.folders.items():
+            header = self.headers[run]
+            seeds = len(header.get("config", {}).get("seeds", ()))
+            announced = seeds * sum(int(each.get("images", 0)) for each in header.get("datasets", {}).values())
+            ledger = Ledger(folder / "ledger.jsonl")
+            done = (
+                sum(int(line["images"]) for line in ledger.finished().values()) if ledger.path.is_file() else announced
+            )
+            if done < announced:
+                found.append(f"The run '{run}' is not finished: {done} of {announced} images (times seeds).")
+        return found
+
+    def chosen(
+        self, *, setting: Setting | None = None, dataset: str | None = None, method: str | None = None
+    ) -> Iterator[Group]:
+        """The groups that are as asked for."""
+        for group in self.groups:
+            same = ((setting, group.setting), (dataset, group.dataset), (method, group.method))
+            if all(asked is None or asked == own for asked, own in same):
+                yield group
+
+
+def load(path: str | Path) -> Records:
+    """All finished records below ``path``: a run's folder or a folder of runs."""
+    root = Path(path)
+    if not root.is_dir():
+        raise InvalidDatasetError(
+            f"There is no folder '{path}'.", hint="Give the folder that `poise bench run --out` wrote."
+        )
+    found = sorted(root.rglob("run.json"))
+    if not found:
+        raise InvalidDatasetError(
+            f"No run.json is below '{path}'.", hint="Give the folder that `poise bench run --out` wrote."
+        )
+    headers: dict[str, dict[str, Any]] = {}
+    folders: dict[str, Path] = {}
+    tables: list[pa.Table] = []
+    for file in found:
+        header = json.loads(file.read_text("utf-8"))
+        run = str(header.get("run", file.parent.name))
+        if run in headers:
+            raise InvalidOptionError(f"Two runs are called '{run}': '{folders[run]}' and '{file.parent}'.",
+                                hint="Report on one of their folders at a time, or rename one.")  # fmt: skip
+        headers[run], folders[run] = header, file.parent
+        tables += [_with_setting(pq.read_table(part), header) for part in sorted(file.parent.rglob("*.parquet"))]
+    if not any(len(table) for table in tables):
+        raise InvalidDatasetError(
+            f"The runs below '{path}' have no rows yet.", hint="Let `poise bench run` finish a chunk."
+        )
+    return Records(_groups(pa.concat_tables(tables, promote_options="permissive")), headers, folders)
+
+
+def of_table(table: pa.Table, header: dict[str, Any] | None = None) -> Records:
+    """Records from rows in memory."""
+    header = header or {}
+    return Records(_groups(_with_setting(table, header)), {str(header.get("run", "run")): header}, {})
+
+
+def _with_setting(table: pa.Table, header: dict[str, Any]) -> pa.Table:
+    missing = [name for name in _NEEDED if name not in table.column_names]
+    if missing:
+        raise InvalidDatasetError(
+            f"The records have no column {', '.join(missing)}.", hint="They are of another version of poise."
+        )
+    own = {key: value for key, value in header.get("config", {}).items() if key not in NOT_A_SETTING}
+    text = json.dumps(own, sort_keys=True) if own else ""
+    return table.append_column("choices", pa.array([text] * len(table), pa.string()))
+
+
+def _groups(table: pa.Table) -> tuple[Group, ...]:
+    keys = [table[name].to_pylist() for name in ("model", "choices", "dataset", "method", "seed", "id", "error")]
+    places: dict[tuple[str, ...], dict[int, dict[str, int]]] = {}
+    errors: dict[tuple[str, ...], int] = {}
+    for at, (*key, seed, name, error) in enumerate(zip(*keys, strict=True)):
+        group = tuple(key)
+        places.setdefault(group, {})
+        if error is not None:
+            errors[group] = errors.get(group, 0) + 1
+        else:
+            # two runs of one setting may overlap; their rows are the same, and the first is kept
+            places[group].setdefault(seed, {}).setdefault(name, at)
+    made = [_group(table, key, by_seed, errors.get(key, 0)) for key, by_seed in places.items() if by_seed]
+    made.sort(key=lambda group: (group.setting, group.dataset, _method_order(group.method)))
+    return tuple(made)
+
+
+def _group(table: pa.Table, key: tuple[str, ...], by_seed: dict[int, dict[str, int]], errors: int) -> Group:
+    model, choices, dataset, method = key
+    common = sorted(set.intersection(*(set(places) for places in by_seed.values())))
+    every = set().union(*by_seed.values())
+    if not common:  # seeds that share no image can't be averaged; the fullest one is reported
+        seed = max(by_seed, key=lambda each: len(by_seed[each]))
+        by_seed, common = {seed: by_seed[seed]}, sorted(by_seed[seed])
+    seeds = {seed: _rows(table, common, [by_seed[seed][name] for name in common]) for seed in sorted(by_seed)}
+    return Group(Setting(model, choices), dataset, method, seeds, errors, len(every) - len(common))
+
+
+def _rows(table: pa.Table, ids: list[str], places: list[int]) -> SeedRows:
+    part = table.take(pa.array(places, pa.int64()))
+    columns = {name: part[name].to_numpy() for name in _SCALARS}
+    return SeedRows(tuple(ids), columns, _matrix(part, "probs"), _matrix(part, "top_ids"))
+
+
+def _matrix(part: pa.Table, name: str) -> np.ndarray | None:
+    """A list column as an array [N, K]; None where the column is absent or has gaps."""
+    if name not in part.column_names or part[name].null_count:
+        return None
+    column = part[name].combine_chunks()
+    width = len(column[0])
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(part), width)
+
+
+def _method_order(method: str) -> tuple[int, str]:
+    return (ORDER.index(method) if method in ORDER else len(ORDER), method)

@@ -1,0 +1,75 @@
+"""Class text features that a run kept before and after tuning, and their t-SNE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from poise.errors import InvalidDatasetError, MissingDependencyError
+from poise.report.runs import Records
+
+PREFIX = "tuned/"
+SHOWN = 200  # classes that a t-SNE shows: beyond that it takes minutes and shows a smear
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """The class texts of one dataset, before tuning and after it for one sample image."""
+
+    run: str
+    dataset: str
+    labels: tuple[str, ...]
+    image: str  # the sample's id
+    start: np.ndarray  # [C, D]
+    tuned: Mapping[str, np.ndarray]  # method -> [C, D]
+
+    def dispersion(self, method: str | None = None) -> float:
+        """ATFD: the mean distance to the centroid, before tuning or after ``method``."""
+        points = self.start if method is None else self.tuned[method]
+        return float(np.linalg.norm(points - points.mean(0), axis=1).mean())
+
+    def thinned(self) -> TextFeatures:
+        """At most SHOWN of the classes, evenly spaced, for drawing."""
+        keep = np.unique(np.linspace(0, len(self.labels) - 1, min(len(self.labels), SHOWN)).astype(int))
+        return replace(
+            self,
+            labels=tuple(self.labels[i] for i in keep),
+            start=self.start[keep],
+            tuned={name: features[keep] for name, features in self.tuned.items()},
+        )
+
+
+def text_features(records: Records) -> Iterator[TextFeatures]:
+    """All that the runs kept in ``features/*.npz``; an error where none did."""
+    found = False
+    for run, folder in records.folders.items():
+        for file in sorted((folder / "features").glob("*.npz")):
+            found = True
+            with np.load(file, allow_pickle=False) as arrays:
+                tuned = {name.removeprefix(PREFIX): arrays[name] for name in arrays.files if name.startswith(PREFIX)}
+                yield TextFeatures(
+                    run,
+                    file.stem,
+                    tuple(map(str, arrays["labels"])),
+                    str(arrays["sample_ids"][0]) if len(arrays["sample_ids"]) else "",
+                    arrays["start"].astype(np.float64),
+                    {name: features[0].astype(np.float64) for name, features in tuned.items()},
+                )
+    if not found:
+        raise InvalidDatasetError(
+            "The runs hold no text features.", hint="`poise bench run` writes them into features/*.npz."
+        )
+
+
+def embed(before: np.ndarray, after: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """[C, D] twice -> [C, 2] twice: one t-SNE of both, so that positions can be compared."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        raise MissingDependencyError.of("t-SNE", "scikit-learn", "report") from None
+    points = np.concatenate([before, after])
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    flat = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return flat[: len(before)], flat[len(before) :]

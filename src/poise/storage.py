@@ -1,0 +1,93 @@
+"""Files that are there whole or not at all, and the hashes and names that are used for them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poise.errors import StorageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TEMPORARY = ".writing-"  # prefix of files that a killed process may leave behind
+_STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write into an error that says what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as problem:
+        if problem.errno not in _STORAGE_ERRORS:
+            raise
+        raise StorageError(
+            f"Can't write '{path}': {problem.strerror}.",
+            hint="Finished results are kept. Free some space or fix the permissions, then run the same command again.",
+        ) from problem
+
+
+def write_atomic(path: str | Path, content: bytes) -> None:
+    """Write a file so that a reader, or a power cut, sees all of it or nothing."""
+    path = Path(path)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{TEMPORARY}{path.name}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write named tensors as a safetensors file."""
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, save(plain, metadata=dict(metadata)))
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def hash_names(names: Iterable[str]) -> str:
+    """A short hash of class names in label order: equal hashes mean equal names in equal order.
+
+    >>> hash_names(["cat", "dog"]) == hash_names(["dog", "cat"])
+    False
+    """
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
+
+
+def slug(text: str) -> str:
+    """A readable file name; a short hash keeps two names apart that differ only in what was replaced."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
+    if safe == text:
+        return safe
+    mark = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return f"{safe[-60:].strip('-.')}-{mark}"
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

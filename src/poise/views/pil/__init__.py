@@ -1,0 +1,1 @@
+"""Views made by Pillow, the reference."""

@@ -1,0 +1,53 @@
+"""Views one by one with PIL: the reference that the batched path is measured against."""
+
+from __future__ import annotations
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from poise.errors import InvalidOptionError
+from poise.types import ImageSpec
+from poise.views.pil.augmix import augmix_view
+from poise.views.pil.plain import FILTERS, check_crop_interpolation, plain_view
+from poise.views.pixels import normalise, to_tensor
+from poise.views.plan import ViewPlan
+
+
+def crop_view(image: Image.Image, plan: ViewPlan, row: int, side: int, interpolation: str = "bilinear") -> Image.Image:
+    """Crop and flip ``row`` (view ``row + 1``) of the plan, resized to ``side`` squared with an antialiasing filter."""
+    left, top, width, height = (int(number) for number in plan.boxes[row])
+    crop = image.crop((left, top, left + width, top + height)).resize((side, side), FILTERS[interpolation])
+    return crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else crop
+
+
+def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
+    """The normalised views [V, 3, S, S] of an RGB picture, float32 on the CPU; view 0 is the plain one.
+
+    Raises:
+        InvalidOptionError: The plan was drawn for a picture of another size.
+    """
+    check_plan(image.size, plan)
+    interpolation = check_crop_interpolation(spec.crop_interpolation)
+    views = torch.empty(plan.views, 3, spec.size, spec.size)
+    views[0] = normalise(to_tensor(plain_view(image, spec)), spec)
+    for row in range(plan.views - 1):
+        crop = crop_view(image, plan, row, spec.size, interpolation)
+        if plan.augmix is None:
+            views[row + 1] = normalise(to_tensor(crop), spec)
+        else:
+            views[row + 1] = augmix_view(crop, spec, plan.augmix, row)
+    return views
+
+
+def check_plan(size: tuple[int, int], plan: ViewPlan) -> None:
+    """Refuse a plan whose boxes are for a picture of another size.
+
+    Raises:
+        InvalidOptionError: The sizes differ.
+    """
+    if size != plan.size:
+        raise InvalidOptionError(
+            f"The plan is for a picture of {plan.size[0]} x {plan.size[1]}, this one has {size[0]} x {size[1]}.",
+            hint="Draw the plan with plan_views(image.size, ...).",
+        )

@@ -1,0 +1,1 @@
+"""Views of many images at once, made by torch."""

@@ -1,0 +1,1 @@
+"""Views made by Triton kernels on CUDA."""
