@@ -123,7 +123,7 @@ def fpp(
     from poise.inits import fpp as init
     from poise.prompts.labels import read_labels
 
-    labels = read_labels(labels_file) if labels_file else _names(_open(dataset, data, 0, 1, split="test"))
+    labels = read_labels(labels_file) if labels_file else list(_open(dataset, data, 0, 1, split="test").classes)
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)
 
@@ -236,11 +236,6 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
     if ":" in dataset:  # a folder has no splits and no draw
         return datasets.open(dataset)
     return datasets.open(dataset, data, split=split, shots=shots or None, seed=seed)
-
-
-def _names(images: ImageSet) -> list[str]:
-    """Each class name once: among ImageNet's published ones, two stand for two classes each."""
-    return list(dict.fromkeys(images.classes))
 
 
 def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:
