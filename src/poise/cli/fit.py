@@ -12,7 +12,7 @@ from poise.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
-    from poise.inits.coop import FewShot
+    from poise.inits.few_shot import FewShot
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
@@ -239,7 +239,7 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
 
 
 def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:
-    from poise.inits.coop import FewShot
+    from poise.inits.few_shot import FewShot
 
     return FewShot(epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
 
