@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import open_clip
 import pytest
 import torch
@@ -15,6 +16,7 @@ from poise.errors import InvalidLabelsError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
 from poise.testing import check_backbone
 from poise.types import Prompt
+from poise.views import make_views, plan_views
 
 LABELS = ["cat", "great white shark", "a dog", "annual crop land of the north"]
 
@@ -144,6 +146,22 @@ def test_the_general_path_takes_batched_gradients_and_contexts_per_class(tmp_pat
     assert (each - features).abs().max() <= 1e-12
     with pytest.raises(InvalidOptionError, match="causal"):
         encoder.encode_classes(classes, Prompt(start, text_layers=start[:, None]))
+
+
+@pytest.mark.parametrize("size", [(35, 32), (32, 39), (33, 32), (37, 32)])
+def test_transformers_clip_reads_images_of_odd_sizes_as_its_own_processor_does(tmp_path, size):
+    import transformers
+
+    model = save_clip(tmp_path)
+    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image, processor = Image.fromarray(noise), transformers.AutoProcessor.from_pretrained(tmp_path)
+    inputs = processor(text=[f"a photo of a {x}." for x in LABELS], images=image, padding=True, return_tensors="pt")
+    views = make_views(image, encoder.image, plan_views(image.size, views=1))
+    with torch.no_grad():
+        theirs = model(**inputs).logits_per_image
+    assert (views[0] - inputs["pixel_values"][0]).abs().max() <= 1e-5
+    assert (our_logits(encoder, views).softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
 
 
 def test_transformers_clip(tmp_path):
