@@ -1,4 +1,4 @@
-"""The plain view: the whole image resized and centre-cropped to the model's size, as the model's own library does it."""
+"""The plain view: the whole image resized and centre-cropped to the model's size, as the model's library does it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class PlainGeometry:
 def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
     """Shorter side to ``spec.size`` and the central square, or both sides to it where the model squashes.
 
-    An odd margin has no middle pixel: torchvision and open_clip round half of it to the even number, transformers rounds
-    it down. ``spec.crop_offset`` says which.
+    Half of an odd margin is not a whole number: torchvision and open_clip round it to the even neighbour, transformers
+    rounds it down. ``spec.crop_offset`` says which.
 
     Raises:
-        InvalidOptionError: ``spec.resize`` is not "shortest" or "squash", or ``spec.crop_offset`` not "round" or "floor".
+        InvalidOptionError: ``spec.resize`` or ``spec.crop_offset`` is not accepted.
     """
     width, height = size
     side = spec.size
