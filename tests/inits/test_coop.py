@@ -9,7 +9,7 @@ import torch
 from open_clip.model import CLIP
 from oracles.text import text_features
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import cocoop, coop, maple
@@ -22,7 +22,7 @@ RECIPE = coop.FewShot(epochs=3, batch_size=3, lr=0.1, seed=4)
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 @pytest.fixture(scope="module")

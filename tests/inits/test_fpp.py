@@ -12,7 +12,7 @@ import torch
 from oracles.text import text_features
 from safetensors.torch import load_file
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
@@ -28,7 +28,7 @@ CLOSE = {"atol": 1e-10, "rtol": 0}
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def disturbed_features(model, classes, context, noise, ctx_sd, rest_sd):
@@ -123,7 +123,7 @@ CASES = json.loads((GOLDEN / "fpp.json").read_text())["cases"]
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_equals_the_published_code(case) -> None:
     name, tensors = case["name"], load_file(GOLDEN / "fpp.safetensors")
-    model = load(f"local-dir:{GOLDEN / 'model'}", device="cpu", dtype="float64")
+    model = load_model(f"local-dir:{GOLDEN / 'model'}", device="cpu", dtype="float64")
     classes = tokenise(model, [label.replace("_", " ") for label in case["labels"]], case["template"])
     noises = [noise[:, : classes.ids.shape[1]].double() for noise in tensors[case["noise"]]]
     recipe = fpp.Flatness(steps=case["steps"], weight=case["weight"])

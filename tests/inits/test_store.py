@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from poise.backbones import load as load_model
+from poise.backbones import load_model
 from poise.errors import InvalidCheckpointError
 from poise.inits.convert import read_coop, read_maple
 from poise.prompts.files import Facts, StoredPrompt, load, save

@@ -225,9 +225,9 @@ def convert_maple(
 
 
 def _load(model: str, device: str, dtype: str) -> DualEncoder:
-    from poise.backbones import load
+    from poise.backbones import load_model
 
-    return load(model, device=device, dtype=dtype)
+    return load_model(model, device=device, dtype=dtype)
 
 
 def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "train") -> ImageSet:
