@@ -22,7 +22,7 @@ import torch
 from paired import Report, Row, Scores, mean, scores
 
 from poise import data, methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.data import ImageSet
 from poise.inits import coop, fpp, temperature
 from poise.loading.features import TRAINING_CROPS, Shots, encode
@@ -75,7 +75,7 @@ class Setting:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.report = Report(options.out, options.work / "results.jsonl")
-        self.encoder = load(options.model, device=options.device, dtype=options.dtype)
+        self.encoder = load_model(options.model, device=options.device, dtype=options.dtype)
         images = data.open(options.dataset, options.data)
         # Split files go class after class, which would be no stream.
         self.images = images.subset(options.limit or len(images))

@@ -10,7 +10,7 @@ from open_clip.model import CLIP
 from oracles.text import text_features
 from torch import Tensor, nn
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.block import Mlp
 from poise.backbones.encoder import Encoder
 from poise.backbones.loaders.openclip import causal_tower, class_token_tower
@@ -96,7 +96,7 @@ def test_the_image_tower_in_kernels_equals_its_own_forward(quick: bool) -> None:
 
 
 def _set(model: CLIP, labels: list[str]) -> tuple[SharedPrefix, ClassTokens, Tensor]:
-    encoder = load("tiny", device="cpu", dtype="float32")
+    encoder = load_model("tiny", device="cpu", dtype="float32")
     classes = tokenise(encoder, labels)
     return SharedPrefix(causal_tower(model.to(DEVICE)), tiled=True), classes, init_prompt(encoder, classes).context
 
@@ -153,7 +153,7 @@ def test_half_precision_stays_within_its_rounding() -> None:
 
 @pytest.mark.usefixtures("any_device")
 def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = load("tiny", device=str(DEVICE), dtype="float32")
+    encoder = load_model("tiny", device=str(DEVICE), dtype="float32")
     classes = tokenise(encoder, LABELS[:4])
     start = init_prompt(encoder, classes)
     cotangent = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)

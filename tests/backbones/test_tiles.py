@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.text import text_features
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.openclip import causal_tower
 from poise.backbones.loaders.tiny import tiny_model
 from poise.backbones.text.shared_prefix import SharedPrefix
@@ -27,7 +27,7 @@ LABELS = [
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_equal_to_the_plain_forward(deep: bool) -> None:
-    encoder = load("tiny", device="cpu", dtype="float64")
+    encoder = load_model("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(3, 4, 64, dtype=torch.float64, generator=generator)
@@ -41,7 +41,7 @@ def test_equal_to_the_plain_forward(deep: bool) -> None:
 
 
 def test_a_prompt_without_tokens_still_has_features_for_each_image() -> None:
-    encoder = load("tiny", device="cpu", dtype="float64")
+    encoder = load_model("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:4], "{}.", context="none")
     prompt = init_prompt(encoder, classes).map(lambda part: part.expand(3, -1, -1))
     model = tiny_model().double().requires_grad_(False)
@@ -53,7 +53,7 @@ def test_a_prompt_without_tokens_still_has_features_for_each_image() -> None:
 
 
 def test_gradients_equal_those_of_the_plain_forward() -> None:
-    encoder = load("tiny", device="cpu", dtype="float64")
+    encoder = load_model("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:12])
     init = init_prompt(encoder, classes).context.repeat(2, 1, 1).requires_grad_()
     model = tiny_model().double().requires_grad_(False)
@@ -67,7 +67,7 @@ def test_gradients_equal_those_of_the_plain_forward() -> None:
 
 
 def test_gradients_of_many_images_go_through_one_graph() -> None:
-    encoder = load("tiny", device="cpu", dtype="float64")
+    encoder = load_model("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS[:12])
     init = init_prompt(encoder, classes).context.clone().requires_grad_()
     model = tiny_model().double().requires_grad_(False)
@@ -93,6 +93,6 @@ def test_no_class_is_split_or_overlaps_another(lengths: list[int], prefix: int) 
 
 
 def test_padding_attends_to_the_prefix_and_so_stays_finite() -> None:
-    encoder = load("tiny", device="cpu", dtype="float32")
+    encoder = load_model("tiny", device="cpu", dtype="float32")
     tiles = make_tiles(tokenise(encoder, LABELS), device=torch.device("cpu"), dtype=torch.float32)
     assert bool((tiles.mask == 0).any(-1).all())

@@ -12,6 +12,7 @@ from oracles import views as oracle
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import functional as vision
+from transformers import CLIPImageProcessor
 
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
@@ -47,6 +48,30 @@ def test_plain_view_is_torchvisions_resize_and_centre_crop(size: tuple[int, int]
     want = transforms.CenterCrop(64)(transforms.Resize(64, mode)(image))
     made = plain_view(image, ImageSpec(64, MEAN, STD, interpolation=interpolation))
     assert made.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("margin", range(8))
+def test_an_odd_margin_is_halved_as_the_models_library_does_it(margin: int) -> None:
+    image, upright = _image(64 + margin, 64), _image(64, 64 + margin)
+    processor = CLIPImageProcessor(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
+    for each in (image, upright):
+        theirs = processor(each, return_tensors="pt")["pixel_values"][0]
+        ours = replace(SPEC, crop_offset="floor")
+        assert _levels(normalise(to_tensor(plain_view(each, ours)), ours) - theirs).max() < 0.01
+        torchvisions = transforms.CenterCrop(64)(each)
+        assert plain_view(each, SPEC).tobytes() == torchvisions.tobytes()
+
+
+@pytest.mark.parametrize("offset", ["round", "floor"])
+@pytest.mark.parametrize("size", [(67, 64), (64, 71), (90, 61)])
+def test_all_view_engines_share_the_offset_of_the_centre_crop(size: tuple[int, int], offset: str) -> None:
+    image, spec, plan = _image(*size), replace(SPEC, crop_offset=offset), plan_views(size, views=1)
+    reference = make_views(image, spec, plan)[0]
+    assert _levels(make_views_batched([image], spec, [plan])[0, 0] - reference).max() < 0.01
+    by_taps = resample(to_tensor(image), *_plain_taps(spec, plan, CPU))[0]
+    assert _levels(normalise(by_taps, spec) - reference).max() < 1.01
+    with pytest.raises(InvalidOptionError, match="Accepted: round, floor"):
+        make_views(image, replace(SPEC, crop_offset="ceil"), plan)
 
 
 def test_squash_resizes_both_sides() -> None:

@@ -12,6 +12,7 @@ from poise import backbones, methods
 from poise.data import ImageSet
 from poise.errors import ModelNotFoundError, UnknownNameError
 from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.inits import fpp
 from poise.methods import Method
 from poise.tuning import Options
 from poise.tuning.frameworks import KINDS
@@ -60,10 +61,10 @@ def check_init(config: RunConfig) -> None:
             raise UnknownNameError.of("framework option", name, known)
     kind, _, path = config.init.partition(":")
     file = Path(path if kind in KINDS and path else config.init)
-    if config.init not in ("template", "fpp") and not file.is_file():
+    if config.init not in ("template", *fpp.PUBLISHED) and not file.is_file():
         raise ModelNotFoundError(
             f"The start '{config.init}' is no file.",
-            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
+            hint="Give 'template', 'fpp', 'fpp-shift', or a prompt that `poise fit` or `poise convert` wrote.",
         )
 
 
