@@ -38,6 +38,8 @@ def _lowest(scores: Tensor, fraction: float) -> Tensor:
             f"selection is {fraction}.", hint="It is the fraction of views kept, above 0 and at most 1."
         )
     keep = max(1, int(scores.shape[1] * fraction))
+    # Ties go to the earlier view. Copies of one view tie in exact arithmetic and may differ in the last bits; whichever
+    # of them is kept, p_aug is the same, so no answer depends on it.
     return torch.argsort(scores, dim=1, stable=True)[:, :keep]
 
 

@@ -7,11 +7,14 @@ a fresh copy of the start is tuned for every image, selection is by ranks with d
 and weight decay reaches all prompts. Both average the loss and the answer's logits over the picked prompts, and choose
 views by entropy averaged over them. The optimiser starts anew for each image; with several steps, prompts are picked
 once.
+
+The published code leaves ties to `torch.topk`; here a tie goes to the lower slot. Equal prompts are therefore encoded,
+scored and differentiated once: in one batch their numbers could differ in the last bits, and rounding would decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +28,7 @@ from poise.tuning.adamw import AdamW
 from poise.tuning.answer import make_answer, stacked
 from poise.tuning.memory import (
     PromptMemory,
+    distinct,
     logit_difference,
     mean_entropy,
     pick_as_published,
@@ -79,6 +83,7 @@ class DynaPrompt:
         context = self.texts.start.context[0]
         context = context.to(torch.promote_types(context.dtype, torch.float32))
         self._published = variant == "as-published"
+        self._init = context
         self._base = context if self._published else torch.zeros_like(context)
         self.memory = memory(context - self._base, size)
         self.kept: dict[int, Tensor] = {}  # text features [C, D] of used slots; "described" never computes them twice
@@ -112,18 +117,20 @@ class DynaPrompt:
 
     def _tune(self, features: Tensor, reference: Tensor) -> Asking[Adapted | None]:
         found = yield from self._candidates(features, reference)
-        count = len(found.picked)
-        ranking = view_entropy(found.logits).mean(0, keepdim=True).expand(count, -1)  # [P, V]
-        own = features.expand(count, -1, -1)
+        ranking = view_entropy(found.logits).mean(0, keepdim=True)  # [1, V]
 
-        def outputs(texts: Tensor) -> Outputs:
-            return Outputs(own, texts, self.encoder.logits(own, texts), found.logits, ranking)
+        def outputs(texts: Tensor, rows: Sequence[int]) -> Outputs:
+            """What the picked prompts ``rows`` (positions in the list of picked slots) say under ``texts``."""
+            own = features.expand(len(rows), -1, -1)
+            logits = self.encoder.logits(own, texts)
+            return Outputs(own, texts, logits, found.logits[list(rows)], ranking.expand(len(rows), -1))
 
         values, losses = yield from self._descend(found, outputs)
         context = values[found.picked] + self._base
-        texts = yield Ask(context)
-        out = outputs(texts)
-        logits = out.logits.mean(0, keepdim=True)[:, 0]  # [1, C]
+        rows, where = distinct(context)
+        out = outputs((yield Ask(context[rows])), rows)
+        logits = out.logits[where].mean(0, keepdim=True)[:, 0]  # [1, C]
+        texts = out.text_features[where]
         if not bool(logits.isfinite().all() & losses.isfinite().all() & values.isfinite().all()):
             return None
         self.memory.finish(found.picked, values)
@@ -135,7 +142,7 @@ class DynaPrompt:
             logits=logits,
             probs=logits.softmax(-1),
             init_probs=reference[:, 0].softmax(-1),
-            target_probs=target.log_probs(out).exp().mean(0, keepdim=True),
+            target_probs=target.log_probs(out).exp()[where].mean(0, keepdim=True),
             confidences=reference.softmax(-1).amax(-1),
             temperatures=target.temperatures(reference),
             selected=chosen_views(out, target.selection)[:1],
@@ -148,35 +155,49 @@ class DynaPrompt:
     def _candidates(self, features: Tensor, reference: Tensor) -> Asking[Candidates]:
         if self._published:
             start = self.memory.fresh()
-            texts = yield Ask(self.memory.values + self._base)
+            contexts = torch.cat([self._init[None], self.memory.values + self._base])
+            rows, where = distinct(contexts)  # row 0 is the init, and serves all slots that hold it
+            texts = self.texts.init_features()
+            if len(rows) > 1:
+                texts = torch.cat([texts, (yield Ask(contexts[rows[1:]]))])
             logits = self.encoder.logits(features.expand(len(texts), -1, -1), texts)
-            picked = pick_as_published(mean_entropy(logits), logit_difference(logits), start)
-            return Candidates(picked, texts[picked], logits[picked])
+            of_slot = where[1:]
+            picked = pick_as_published(mean_entropy(logits)[of_slot], logit_difference(logits)[of_slot], start)
+            chosen = [of_slot[slot] for slot in picked]
+            return Candidates(picked, texts[chosen], logits[chosen])
         slots = self.memory.used()
-        start_texts = self.texts.init_features()
-        texts = torch.stack([start_texts[0], *(self.kept[slot] for slot in slots)])
+        rows, where = distinct(torch.cat([self._init[None], (self.memory.values + self._base)[slots]]))
+        init_texts = self.texts.init_features()
+        texts = torch.stack([init_texts[0], *(self.kept[slots[row - 1]] for row in rows[1:])])
         logits = self.encoder.logits(features.expand(len(texts), -1, -1), texts)
-        better = pick_described(mean_entropy(logits), probability_difference(logits))
+        better = pick_described(mean_entropy(logits)[where], probability_difference(logits)[where])
         if not better:
-            return Candidates([self.memory.fresh()], start_texts, reference)
-        return Candidates([slots[index - 1] for index in better], texts[better], logits[better])
+            return Candidates([self.memory.fresh()], init_texts, reference)
+        chosen = [where[index] for index in better]
+        return Candidates([slots[index - 1] for index in better], texts[chosen], logits[chosen])
 
-    def _descend(self, found: Candidates, outputs: Callable[[Tensor], Outputs]) -> Asking[tuple[Tensor, Tensor]]:
+    def _descend(
+        self, found: Candidates, outputs: Callable[[Tensor, Sequence[int]], Outputs]
+    ) -> Asking[tuple[Tensor, Tensor]]:
         """All slots' values [size, M, E] after the steps, and the mean loss of each step [1, steps]."""
         assert self._objective is not None
-        values, texts = self.memory.values, found.texts
+        values = self.memory.values
         picked = torch.tensor(found.picked, device=values.device)
         tuned = torch.zeros(len(values), 1, 1, dtype=torch.bool, device=values.device)
         tuned[picked] = True
         optimiser, losses = AdamW(lr=self.method.lr, weight_decay=self.method.weight_decay), []
         for step in range(self.method.steps):
             context = values[picked] + self._base
-            if step:
-                texts = yield Ask(context)
-            value, cotangent = differentiate(self._objective, texts, outputs)
-            pulled = yield Ask(context, cotangent / len(picked))
-            gradient = torch.zeros_like(values).index_add(0, picked, pulled.to(values.dtype))
+            rows, where = distinct(context)
+            texts = (yield Ask(context[rows])) if step else found.texts[rows]
+            value, cotangent = differentiate(self._objective, texts, _of_rows(outputs, rows))
+            pulled = yield Ask(context[rows], cotangent / len(picked))
+            gradient = torch.zeros_like(values).index_add(0, picked, pulled.to(values.dtype)[where])
             moved, optimiser = optimiser.step(Prompt(values), Prompt(gradient))
             values = moved.context if self._published else torch.where(tuned, moved.context, values)
-            losses.append(value.mean())
+            losses.append(value[where].mean())
         return values, torch.stack(losses)[None]
+
+
+def _of_rows(outputs: Callable[[Tensor, Sequence[int]], Outputs], rows: Sequence[int]) -> Callable[[Tensor], Outputs]:
+    return lambda texts: outputs(texts, rows)
