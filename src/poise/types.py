@@ -124,7 +124,7 @@ class Outputs:
     logits: Tensor  # [B, V, C]
     reference_logits: Tensor  # [B, V, C] under the starting prompt, no gradient: view selection reads these
     ranking: Tensor | None = None  # [B, V]: chosen lowest first, where something else than their entropy decides
-    tokens: Tensor | None = None  # [B, V, J, T, W]: the image tower's token states after its first J layers (MaPLe)
+    tokens: Tensor | None = None  # [B, V, J, T, W]: the states that the image tower's first J layers read (MaPLe)
 
 
 @runtime_checkable

@@ -7,8 +7,12 @@ import torch
 from oracles import published
 
 from poise import methods
+from poise.encoding.coupled import Coupled
+from poise.objectives.alignment import Alignment
 from poise.prompts import tokenise
+from poise.tuning.deep import DeepTuner
 from poise.tuning.dynaprompt import DynaPrompt
+from poise.types import ImageSpec
 
 STREAMS = ["warm-tpt", "warm-c-tpt", "stable-tpt", "stable-c-tpt"]
 
@@ -36,3 +40,31 @@ def test_dynaprompt_streams(name: str) -> None:
         torch.testing.assert_close(answer.logits[0], wanted["logits"][image], atol=1e-6, rtol=0)
         memory.append(tuner.memory.values)
     torch.testing.assert_close(torch.stack([memory[at] for at in (0, 9, 19)]), wanted["memory"], atol=1e-7, rtol=0)
+
+
+def views_of(pictures: torch.Tensor, enlarge: int, spec: ImageSpec) -> torch.Tensor:
+    """Views [B, V, 3, S, S] of pictures that were stored small, normalised."""
+    large = pictures.double().repeat_interleave(enlarge, -1).repeat_interleave(enlarge, -2) / 255
+    mean, std = (torch.tensor(each, dtype=torch.float64)[:, None, None] for each in (spec.mean, spec.std))
+    return (large - mean) / std
+
+
+@pytest.mark.parametrize("name", ["tpt", "align", "align-2"])
+def test_maple_and_promptalign(name: str) -> None:
+    facts, given, wanted = published.facts(), published.tensors("maple/"), published.tensors(f"maple/tuned/{name}/")
+    settings, encoder = facts["maple"], published.encoder()
+    own = {name: settings[name] for name in ("lr", "weight_decay", "selection")}
+    method = methods.get("tpt", **own, steps=settings["tuned"][name]["steps"])
+    classes = tokenise(encoder, facts["classes"], settings["template"], context="before", tokens=settings["tokens"])
+    init = Coupled(**{part: given[f"given/{part}"][None] for part in ("context", "deep", "weight", "bias")})
+    term = Alignment(given["statistics/mean"], given["statistics/variance"], selection=settings["selection"])
+    align = {} if name == "tpt" else {"alignment": term, "alignment_weight": settings["align_weight"]}
+    tuner = DeepTuner(encoder, classes, [method], init, **align)
+    answer = tuner.predict(views_of(given["pictures"], settings["enlarge"], encoder.image))["tpt"]
+    assert answer.selected.tolist() == settings["tuned"][name]["views"]
+    torch.testing.assert_close(answer.init_probs, given["logits"][:, 0].softmax(-1), atol=1e-10, rtol=0)
+    torch.testing.assert_close(answer.losses, wanted["losses"], atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(answer.logits, wanted["logits"], atol=1e-5, rtol=0)
+    for part, tensor in (("context", answer.prompt.context), ("deep", answer.prompt.text_layers)):
+        if f"after/{part}" in wanted:
+            torch.testing.assert_close(tensor[0], wanted[f"after/{part}"], atol=1e-6, rtol=0)

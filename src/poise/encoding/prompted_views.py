@@ -20,7 +20,7 @@ class PromptedViews:
     """Unit features [B, V, D] of views under image prompts [B or 1, 1 + J, M, W]."""
 
     def __init__(self, encoder: DualEncoder, *, tokens_of: int = 0, views_per_pass: int = 0) -> None:
-        """``tokens_of``: also give the token states after so many first blocks."""
+        """``tokens_of``: also give the token states that so many first blocks read."""
         self.encoder = encoder
         self.tokens_of = tokens_of
         self._together = views_per_pass or VIEWS_PER_PASS

@@ -2,7 +2,7 @@
 
 For each of the image tower's first layers, mean and variance of every token over the chosen views are compared with
 stored ones: sum over layers of ½ mean|μ - μ̂| + ½ mean|σ² - σ̂²|. Published: layers 0 and 1, a weight of 100 / 3.
-States are read after a layer's block; the views are those of the target.
+States are what a layer's block reads, with that layer's prompts in place; the views are those of the target.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ class PromptedViT:
         return self.with_tokens(pictures, layers, 0)[0]
 
     def with_tokens(self, pictures: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Features [N, D] and the states [N, count, T, W] of all tokens, prompts included, after blocks 0..count-1."""
+        """Features [N, D], and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
+
+        Each layer's own prompts are in place, last of the T tokens.
+        """
         if layers.shape[1] > self.depth or layers.shape[-1] != self.width:
             raise InvalidOptionError(
                 f"Image prompts for {layers.shape[1]} layers of width {layers.shape[-1]} were given.",
@@ -39,9 +42,9 @@ class PromptedViT:
         for i, block in enumerate(visual.transformer.resblocks):
             if 0 < i < layers.shape[1]:
                 x = torch.cat([x[:, :keep], layers[:, i]], 1)
-            x = block(x)
             if i < count:
                 states.append(x)
+            x = block(x)
         pooled, _ = visual._pool(x[:, :keep])
         features = pooled if visual.proj is None else pooled @ visual.proj
         return features, torch.stack(states, 1) if states else x.new_zeros(len(x), 0, *x.shape[1:])
