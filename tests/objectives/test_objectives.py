@@ -37,7 +37,7 @@ def random_logits(images: int = 3, views: int = 64, classes: int = 7, seed: int 
     return 4 * torch.randn(images, views, classes, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize("name", objectives.names())
+@pytest.mark.parametrize("name", [name for name in objectives if name != "alignment"])  # which reads no texts
 def test_every_registered_objective_conforms(name: str) -> None:
     check_objective(objectives.get(name)())
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from oracles import published
+from safetensors.torch import save_file
 
 from poise import methods
 from poise.encoding.coupled import Coupled
-from poise.objectives.alignment import Alignment
+from poise.methods import Method, Term
 from poise.prompts import tokenise
 from poise.tuning.deep import DeepTuner
-from poise.tuning.dynaprompt import DynaPrompt
+from poise.tuning.stream import StreamTuner
 from poise.types import ImageSpec
 
 STREAMS = ["warm-tpt", "warm-c-tpt", "stable-tpt", "stable-c-tpt"]
@@ -26,19 +29,20 @@ def test_dynaprompt_streams(name: str) -> None:
     weight = {"weight": settings["c_tpt_weight"]} if name.endswith("c-tpt") else {}
     method = methods.get(name.partition("-")[2], **own, **weight)
     classes = tokenise(encoder, facts["classes"], settings["template"])
-    tuner = DynaPrompt(encoder, classes, method, settings["slots"], "as-published")
-    torch.testing.assert_close(tuner.texts.start.context[0], given["base"], atol=1e-12, rtol=0)
+    tuner = StreamTuner(encoder, classes, [method], size=settings["slots"], variant="as-published")
+    (stream,) = tuner.streams.values()
+    torch.testing.assert_close(tuner.texts.init.context[0], given["base"], atol=1e-12, rtol=0)
     if name.startswith("warm"):
-        tuner.memory.reset(given["warm_values"], **settings["warm"])
+        stream.memory.reset(given["warm_values"], **settings["warm"])
     memory = []
     for image, expected in enumerate(settings["streams"][name]):
-        answer = tuner.predict(given["features"][image][None])
-        assert tuner.picked == [expected["picked"]], image
+        (answer,) = tuner.predict(given["features"][image][None]).values()
+        assert stream.picked == [expected["picked"]], image
         assert answer.selected[0].tolist() == expected["views"], image
-        assert {"order": tuner.memory.order, "uses": tuner.memory.uses} == expected["after"], image
+        assert {"order": stream.memory.order, "uses": stream.memory.uses} == expected["after"], image
         torch.testing.assert_close(answer.losses[0], wanted["losses"][image], atol=1e-9, rtol=0)
         torch.testing.assert_close(answer.logits[0], wanted["logits"][image], atol=1e-6, rtol=0)
-        memory.append(tuner.memory.values)
+        memory.append(stream.memory.values)
     torch.testing.assert_close(torch.stack([memory[at] for at in (0, 9, 19)]), wanted["memory"], atol=1e-7, rtol=0)
 
 
@@ -49,18 +53,20 @@ def views_of(pictures: torch.Tensor, enlarge: int, spec: ImageSpec) -> torch.Ten
     return (large - mean) / std
 
 
-@pytest.mark.parametrize("name", ["tpt", "align", "align-2"])
-def test_maple_and_promptalign(name: str) -> None:
+@pytest.mark.parametrize("name", ["tpt", "align", "align-alone", "align-2"])
+def test_maple_and_promptalign(name: str, tmp_path: Path) -> None:
     facts, given, wanted = published.facts(), published.tensors("maple/"), published.tensors(f"maple/tuned/{name}/")
     settings, encoder = facts["maple"], published.encoder()
     own = {name: settings[name] for name in ("lr", "weight_decay", "selection")}
-    method = methods.get("tpt", **own, steps=settings["tuned"][name]["steps"])
+    statistics = {part: given[f"statistics/{part}"] for part in ("mean", "variance")}
+    save_file(statistics, tmp_path / "statistics")
+    align = Term("alignment", settings["align_weight"], options={"statistics": tmp_path / "statistics"})
+    terms = {"tpt": (Term("entropy"),), "align-alone": (align,)}.get(name, (Term("entropy"), align))
+    method = Method(name="tuned", terms=terms, **own, steps=settings["tuned"][name]["steps"])
     classes = tokenise(encoder, facts["classes"], settings["template"], context="before", tokens=settings["tokens"])
     init = Coupled(**{part: given[f"given/{part}"][None] for part in ("context", "deep", "weight", "bias")})
-    term = Alignment(given["statistics/mean"], given["statistics/variance"], selection=settings["selection"])
-    align = {} if name == "tpt" else {"alignment": term, "alignment_weight": settings["align_weight"]}
-    tuner = DeepTuner(encoder, classes, [method], init, **align)
-    answer = tuner.predict(views_of(given["pictures"], settings["enlarge"], encoder.image))["tpt"]
+    tuner = DeepTuner(encoder, classes, [method], init)
+    answer = tuner.predict(views_of(given["pictures"], settings["enlarge"], encoder.image))["tuned"]
     assert answer.selected.tolist() == settings["tuned"][name]["views"]
     torch.testing.assert_close(answer.init_probs, given["logits"][:, 0].softmax(-1), atol=1e-10, rtol=0)
     torch.testing.assert_close(answer.losses, wanted["losses"], atol=1e-8, rtol=1e-8)

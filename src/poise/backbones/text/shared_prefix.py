@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,10 +23,6 @@ from poise.backbones.text.vjp import TextPullback
 from poise.backbones.triton import fused_block as fused
 from poise.errors import InvalidOptionError
 from poise.types import ClassTokens, Prompt
-
-T = TypeVar("T")
-_Key = tuple[int, bool]
-_KEPT = 256  # label sets, or chunks of one, whose layout is remembered
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,9 @@ class SharedPrefix:
     def __init__(self, tower: CausalTower, *, tiled: bool | None = None) -> None:
         self.tower = tower
         self.tiled = tiled  # None: on CUDA
-        self._layouts: dict[_Key, tuple[ClassTokens, PackedLayout]] = {}
-        self._tiles: dict[_Key, tuple[ClassTokens, Tiles]] = {}
+        # How label sets, or chunks of one, are laid out, for as long as they exist.
+        self._layouts: WeakKeyDictionary[ClassTokens, dict[bool, PackedLayout]] = WeakKeyDictionary()
+        self._tiles: WeakKeyDictionary[ClassTokens, Tiles] = WeakKeyDictionary()
 
     def __call__(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
         """Features [B, C, D], not normalised; differentiable in the prompt."""
@@ -121,22 +118,16 @@ class SharedPrefix:
         return self.tower.finish(run_tiles(last, tiles, x, keys, values, mask, ends_only=True))
 
     def _tiles_of(self, classes: ClassTokens) -> Tiles:
-        positions = self.tower.positions
-        return _kept(
-            self._tiles,
-            (id(classes), False),
-            classes,
-            lambda: make_tiles(classes, device=positions.device, dtype=positions.dtype),
-        )
+        if classes not in self._tiles:
+            positions = self.tower.positions
+            self._tiles[classes] = make_tiles(classes, device=positions.device, dtype=positions.dtype)
+        return self._tiles[classes]
 
     def _layout(self, classes: ClassTokens, *, class_specific: bool) -> PackedLayout:
-        device = self.tower.positions.device
-        return _kept(
-            self._layouts,
-            (id(classes), class_specific),
-            classes,
-            lambda: pack(classes, class_specific=class_specific, device=device),
-        )
+        layouts = self._layouts.setdefault(classes, {})
+        if class_specific not in layouts:
+            layouts[class_specific] = pack(classes, class_specific=class_specific, device=self.tower.positions.device)
+        return layouts[class_specific]
 
     def _place(self, part: Part, context: Tensor) -> Tensor:
         """Input vectors [1 or B, T, E]: B is 1 as long as nothing depends on the prompt, so its work is shared."""
@@ -160,15 +151,6 @@ class SharedPrefix:
                 hint=f"This text tower has {len(self.tower.blocks)} layers: give at most {len(self.tower.blocks) - 1}.",
             )
         return prompt.text_layers.to(self.tower.positions.dtype).unbind(1)
-
-
-def _kept(cache: dict[_Key, tuple[ClassTokens, T]], key: _Key, classes: ClassTokens, make: Callable[[], T]) -> T:
-    # Keyed by identity: the entry holds the label set, so its id can't be taken by another while it is here.
-    if key not in cache:
-        while len(cache) >= _KEPT:
-            cache.pop(next(iter(cache)))
-        cache[key] = (classes, make())
-    return cache[key][1]
 
 
 def _swap(prefix: Tensor, deep: tuple[Tensor, ...], depth: int, part: Part) -> Tensor:

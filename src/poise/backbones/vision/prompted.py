@@ -11,18 +11,18 @@ from poise.errors import InvalidOptionError
 
 
 class PromptedViT:
-    """open_clip's ViT with prompts: pictures [N, 3, S, S] and layers [N, 1 + J, M, W] -> features [N, D]."""
+    """open_clip's ViT with prompts: images [N, 3, S, S] and layers [N, 1 + J, M, W] -> features [N, D]."""
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
         self.depth = len(visual.transformer.resblocks)
         self.width = int(visual.class_embedding.shape[0])
 
-    def __call__(self, pictures: Tensor, layers: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, layers: Tensor) -> Tensor:
         """Features, not normalised; differentiable in the layers."""
-        return self.with_tokens(pictures, layers, 0)[0]
+        return self.with_tokens(images, layers, 0)[0]
 
-    def with_tokens(self, pictures: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Features [N, D], and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
 
         Each layer's own prompts are in place, last of the T tokens.
@@ -33,7 +33,7 @@ class PromptedViT:
                 hint=f"This image tower has {self.depth} layers of width {self.width}.",
             )
         visual = self.visual
-        x = visual.conv1(pictures).flatten(2).transpose(1, 2)  # [N, patches, W]
+        x = visual.conv1(images).flatten(2).transpose(1, 2)  # [N, patches, W]
         first = visual.class_embedding.expand(len(x), 1, -1)
         x = torch.cat([first, x], 1) + visual.positional_embedding
         keep = x.shape[1]
