@@ -145,10 +145,10 @@ def temperature(
 ) -> None:  # fmt: skip
     """Temperature scaling: one number, fitted to the plain views' logits of held-out images."""
     from poise import methods
-    from poise.inits import temperature as scaling
     from poise.loading.features import encode
     from poise.prompts import tokenise
     from poise.tuning import make_tuner
+    from poise.tuning import temperature as scaling
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     found = encode(images, encoder, views=1, cache=cache)
