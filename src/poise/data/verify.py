@@ -88,15 +88,15 @@ def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
 def misplaced(known: DatasetRow, found: ImageSet) -> list[str]:
     """Images whose path names another class than their label does."""
 
-    def told(item: Item) -> str:
+    def class_in_path(item: Item) -> str:
         path = PurePosixPath(item.id)
-        if known.told_by == "folder":
+        if known.class_encoded_in == "folder":
             return known.edit(str(path.parent))
         return known.edit(path.stem.rpartition("_")[0])
 
-    if not known.told_by:
+    if not known.class_encoded_in:
         return []
-    wrong = [item for item in found.items if told(item) != tidy(found.classes[item.label])]
+    wrong = [item for item in found.items if class_in_path(item) != tidy(found.classes[item.label])]
     return [_several("image has", "images have", "a label that its path contradicts", wrong)] if wrong else []
 
 

@@ -30,7 +30,7 @@ def augmix(crops: Tensor, plans: Sequence[AugMixPlan]) -> Tensor:
     for step in range(operations.shape[1]):
         active = depths > step
         looked_up = np.isin(operations[:, step], _LOOKUP_PLACES)
-        for rows, change in ((active & looked_up, _look_up), (active & ~looked_up, _warp)):
+        for rows, change in ((active & looked_up, look_up), (active & ~looked_up, warp)):
             chosen = np.flatnonzero(rows)
             if len(chosen):
                 index = torch.from_numpy(chosen).to(crops.device)
@@ -50,7 +50,7 @@ def _mix(crops: Tensor, chains: Tensor, plans: Sequence[AugMixPlan]) -> Tensor:
     return mixed
 
 
-def _warp(pictures: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
+def warp(pictures: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
     """PIL's bilinear affine transform: black where the source point lies outside, edge pixels repeated within."""
     side = pictures.shape[-1]
     matrices = torch.from_numpy(affine_matrices(operations, levels, signs, side)).to(pictures.device)
@@ -64,7 +64,8 @@ def _warp(pictures: Tensor, operations: np.ndarray, levels: np.ndarray, signs: n
     return warped.add_(_CUT_SLACK).mul_(inside[:, None]).to(torch.uint8)
 
 
-def _look_up(pictures: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
+def look_up(pictures: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
+    """The operations that change each level by a table: autocontrast, equalize, posterize, solarize."""
     tables = _tables(pictures, operations, levels)  # [N, 3, 256] uint8
     number = len(pictures)
     offsets = torch.arange(number * 3, device=pictures.device, dtype=torch.int32).mul_(256).view(number, 3, 1, 1)
