@@ -16,7 +16,7 @@ from poise.views.magnitudes import LOOKUPS, OPERATIONS
 from poise.views.pil.augmix import apply_operation, augmix_pixels, augmix_view
 from poise.views.pil.crops import crop_view
 from poise.views.pixels import normalise, to_tensor
-from poise.views.torch.augmix_batched import look_up, warp, augmix
+from poise.views.torch.augmix_batched import augmix, look_up, warp
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "augmix.npz"
 VECTORS = Path(__file__).parents[3] / "shared" / "vectors"

@@ -26,7 +26,7 @@ Protocol = Literal["tpt", "c-tpt"]
 
 @dataclass(frozen=True)
 class Location:
-    """A folder in which the pictures of a dataset may lie, relative to the data folder. Case, '-' and '_' are free."""
+    """A folder in which the images of a dataset may lie, relative to the data folder. Case, '-' and '_' are free."""
 
     layout: str  # "coop", "tpt" or "torchvision"
     folder: str  # "{split}" stands for "val" or "train"

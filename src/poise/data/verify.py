@@ -34,7 +34,7 @@ class CheckResult:
 
 
 def check(name: str, root: str | Path | None = None, *, deep: bool = False, sample: int = 16) -> CheckResult:
-    """Look at one dataset; ``deep`` decodes every picture, otherwise ``sample`` of them spread over the set."""
+    """Look at one dataset; ``deep`` decodes every image, otherwise ``sample`` of them spread over the set."""
     known = ROWS.get(name)
     try:
         found = open_dataset(name, root)
@@ -70,7 +70,7 @@ def _several(one: str, many: str, what: str, items: Sequence[Item]) -> str:
 
 
 def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
-    """Pictures that can't be decoded, among ``sample`` of the items or all of them."""
+    """Images that can't be decoded, among ``sample`` of the items or all of them."""
     from poise.images import read_image
 
     chosen = items if sample is None else items[:: max(1, len(items) // max(1, sample))]

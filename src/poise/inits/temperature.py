@@ -1,6 +1,6 @@
 """Post-hoc temperature scaling: the one number T that makes held-out labels most likely (Guo et al., 2017).
 
-The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so its only minimum is where the slope changes sign.
+The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so it has one minimum, where its derivative is 0.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def fit(logits: Tensor, labels: Tensor) -> float:
     wide = wide - wide.amax(-1, keepdim=True)
     right = wide.gather(1, labels[:, None])[:, 0]
 
-    def slope(beta: float) -> float:
+    def derivative(beta: float) -> float:
         return float(((beta * wide).softmax(-1) * wide).sum(-1).mean() - right.mean())
 
     low, high = _BOUNDS
-    if slope(low) >= 0 or slope(high) <= 0:
+    if derivative(low) >= 0 or derivative(high) <= 0:
         raise InvalidOptionError(
             "No temperature between 0.0001 and 10000 is best for these logits.",
             hint="All are right, or they say nothing: give more held-out images.",
         )
     while high / low > 1 + 1e-12:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        low, high = (middle, high) if derivative(middle) < 0 else (low, middle)
     return 1 / (low * high) ** 0.5
 
 
