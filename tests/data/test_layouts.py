@@ -67,7 +67,7 @@ def test_the_catalogue_has_the_15_sets_with_both_protocols() -> None:
 def test_edits_turn_original_names_into_the_published_ones(name: str) -> None:
     row = data.row(name)
     originals = trees.ORIGINAL[name]
-    if row.told_by:  # elsewhere nothing on disk but the split file tells the class
+    if row.class_encoded_in:  # elsewhere nothing on disk but the split file tells the class
         assert hash_names(map(row.edit, originals)) == row.class_hash
     assert hash_names(published_name(name, original) for original in originals) == row.class_hash
 

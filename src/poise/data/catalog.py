@@ -26,7 +26,7 @@ Protocol = Literal["tpt", "c-tpt"]
 
 @dataclass(frozen=True)
 class Location:
-    """A folder in which the pictures of a dataset may lie, relative to the data folder. Case, '-' and '_' are free."""
+    """A folder in which the images of a dataset may lie, relative to the data folder. Case, '-' and '_' are free."""
 
     layout: str  # "coop", "tpt" or "torchvision"
     folder: str  # "{split}" stands for "val" or "train"
@@ -51,7 +51,7 @@ class DatasetRow:
     split_drive: str = ""  # the split file's id on CoOp's Google Drive
     wnids: str = "imagenet"  # timm's list of the classes that are in the set
     edit: Edit = tidy  # from the original class name to the published one
-    told_by: Literal["folder", "file", ""] = ""  # which part of an image's path repeats its class
+    class_encoded_in: Literal["folder", "file", ""] = ""  # which part of an image's path repeats its class
     torchvision: str = ""  # torchvision's downloader
     template: str = "a photo of a {}."
     augmix: bool = True  # TPT's protocol: on for the fine-grained sets, off for ImageNet and its shifts
@@ -83,7 +83,7 @@ FINE_GRAINED = (
     ),
     DatasetRow(
         name="caltech101", title="Caltech101", short="Calt", classes=100, images=2465, class_hash="81bf324ca66c01e6",
-        reader="split", accuracy=0.929, edit=caltech_names, told_by="folder", torchvision="Caltech101",
+        reader="split", accuracy=0.929, edit=caltech_names, class_encoded_in="folder", torchvision="Caltech101",
         places=_places("caltech-101/101_ObjectCategories", "Caltech101", "Caltech101/101_ObjectCategories"),
         split_file="split_zhou_Caltech101.json", split_drive="1hyarUivQE36mY6jSomru6Fjd-JzwcCzN",
         licence="CC BY 4.0", get="https://data.caltech.edu/records/mzrjq-6wc02",
@@ -98,14 +98,14 @@ FINE_GRAINED = (
     ),
     DatasetRow(
         name="dtd", title="Describable Textures", short="DTD", classes=47, images=1692, class_hash="e30977c69b3a2412",
-        reader="split", accuracy=0.443, told_by="folder", torchvision="DTD",
+        reader="split", accuracy=0.443, class_encoded_in="folder", torchvision="DTD",
         places=_places("dtd/images", "DTD/images", torchvision="dtd/dtd/images"),
         split_file="split_zhou_DescribableTextures.json", split_drive="1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x",
         licence="research", get="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
     ),
     DatasetRow(
         name="eurosat", title="EuroSAT", short="SAT", classes=10, images=8100, class_hash="7614d0bbeca9328d",
-        reader="split", accuracy=0.413, edit=eurosat_names, told_by="folder", torchvision="EuroSAT",
+        reader="split", accuracy=0.413, edit=eurosat_names, class_encoded_in="folder", torchvision="EuroSAT",
         places=_places("eurosat/2750", "eurosat"),
         split_file="split_zhou_EuroSAT.json", split_drive="1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o",
         licence="MIT", get="https://github.com/phelber/EuroSAT (the RGB images)",
@@ -119,28 +119,28 @@ FINE_GRAINED = (
     ),
     DatasetRow(
         name="food101", title="Food101", short="Food", classes=101, images=30300, class_hash="a169ebd72f0c51f5",
-        reader="split", accuracy=0.836, told_by="folder", torchvision="Food101",
+        reader="split", accuracy=0.836, class_encoded_in="folder", torchvision="Food101",
         places=_places("food-101/images", "Food101/images"),
         split_file="split_zhou_Food101.json", split_drive="1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl",
         licence="research (Foodspotting images)", get="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
     ),
     DatasetRow(
         name="pets", title="Oxford Pets", short="Pets", classes=37, images=3669, class_hash="2f0255738e3e7a69",
-        reader="split", accuracy=0.880, edit=lower_case, told_by="file", torchvision="OxfordIIITPet",
+        reader="split", accuracy=0.880, edit=lower_case, class_encoded_in="file", torchvision="OxfordIIITPet",
         places=_places("oxford_pets/images", "OxfordPets", "OxfordPets/images", torchvision="oxford-iiit-pet/images"),
         split_file="split_zhou_OxfordPets.json", split_drive="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs",
         licence="CC BY-SA 4.0", get="https://www.robots.ox.ac.uk/~vgg/data/pets/",
     ),
     DatasetRow(
         name="sun397", title="SUN397", short="SUN", classes=397, images=19850, class_hash="1bd72b04a56a74f9",
-        reader="split", accuracy=0.625, edit=reverse_parts, told_by="folder", torchvision="SUN397",
+        reader="split", accuracy=0.625, edit=reverse_parts, class_encoded_in="folder", torchvision="SUN397",
         places=_places("sun397/SUN397", "SUN397"),
         split_file="split_zhou_SUN397.json", split_drive="1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq",
         licence="research", get="https://vision.princeton.edu/projects/2010/SUN/",
     ),
     DatasetRow(
         name="ucf101", title="UCF101", short="UCF", classes=101, images=3783, class_hash="ba260a992fa7359c",
-        reader="split", accuracy=0.650, edit=split_camel_case, told_by="folder",
+        reader="split", accuracy=0.650, edit=split_camel_case, class_encoded_in="folder",
         places=_places("ucf101/UCF-101-midframes", "UCF101", "UCF101/UCF-101-midframes"),
         split_file="split_zhou_UCF101.json", split_drive="1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y",
         licence="research", get="https://drive.google.com/file/d/10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O (middle frames)",

@@ -1,6 +1,6 @@
 """Post-hoc temperature scaling: the one number T that makes held-out labels most likely (Guo et al., 2017).
 
-The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so its only minimum is where its derivative is 0.
+The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so it has one minimum, where its derivative is 0.
 """
 
 from __future__ import annotations
