@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from poise.metrics import assign, ece, edges, equal_width, sce
-from poise.metrics.binning import published_edges
+from poise.metrics import ece, equal_width, sce
+from poise.metrics.binning import assign, edges, published_edges
 
 
 @pytest.mark.parametrize("bins", [1, 2, 5, 10, 15, 20, 30, 100])

@@ -13,6 +13,7 @@ from poise.data import ImageSet
 from poise.errors import ModelNotFoundError, UnknownNameError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.methods import Method
+from poise.prompts.files import load
 from poise.tuning import Options
 from poise.tuning.frameworks import KINDS
 
@@ -53,7 +54,7 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
 
 
 def check_init(config: RunConfig) -> None:
-    """Refuse a start or a framework's option that can't be, before any data is read."""
+    """Refuse an init or a framework's option that can't be, before any data is read."""
     known = {option.name for option in fields(Options)}
     for name in config.framework_options:
         if name not in known:
@@ -62,9 +63,15 @@ def check_init(config: RunConfig) -> None:
     file = Path(path if kind in KINDS and path else config.init)
     if config.init not in ("template", "fpp") and not file.is_file():
         raise ModelNotFoundError(
-            f"The start '{config.init}' is no file.",
+            f"The init '{config.init}' is no file.",
             hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
         )
+
+
+def init_kind(config: RunConfig) -> str:
+    """The kind of prompt that tuning starts from: told by the name, or by the file itself."""
+    kind = config.init.partition(":")[0]
+    return kind if kind in ("template", *KINDS) else load(config.init).facts.kind
 
 
 def is_ordered(config: RunConfig) -> bool:
