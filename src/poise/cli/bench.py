@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
 from poise.errors import StorageError
 
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig, Settings
     from poise.evaluate.run import RunSummary
     from poise.report.table import Table
-
-SOME_FAILED, NOTHING_DONE, WRITE_FAILED = 3, 4, 5
 
 Runs = Annotated[Path, typer.Argument(help="A run's folder, or a folder of runs.")]
 Metrics = Annotated[str, typer.Option(help="Names of `poise list metrics`, comma-separated.")]
