@@ -1,4 +1,4 @@
-"""A method and a metric that are registered at run time are found by everything that lists, runs, tabulates or draws."""
+"""A method and a metric registered at run time are found by everything that lists, runs, tabulates or draws."""
 
 from __future__ import annotations
 

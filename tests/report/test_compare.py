@@ -111,6 +111,8 @@ def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "compare", str(tmp_path), "--baseline", "float32", "--format", "md"])
     assert done.exit_code == 0, done.output
     assert "| pocket, dtype=float16 | caltech101 | tpt | Acc. | +0.00 |" in done.stdout
+    by_name = setting_differences(tmp_path, "slow", ["accuracy"], resamples=50)  # the run's name
+    assert [(each.setting, each.against) for each in by_name] == [(each.setting, each.against) for each in found]
     with pytest.raises(InvalidOptionError, match=r"2 of the settings.*dtype=float16; pocket, dtype=float32"):
         setting_differences(tmp_path, "pocket", ["accuracy"])
 

@@ -100,7 +100,7 @@ def compare_command(
     against: Annotated[str, typer.Option(help="The other methods, comma-separated.")] = "zero-shot,tpt",
     metrics: Metrics = "accuracy,ece",
     baseline: Annotated[
-        str, typer.Option(help="Compare settings instead, each with the one that has this in its name: dtype=float32.")
+        str, typer.Option(help="Compare settings instead, each with this one: a run's name, or dtype=float32.")
     ] = "",
     output: Format = "terminal",
     out: OutFile = None,

@@ -13,7 +13,7 @@ from pathlib import Path
 from poise import metrics as rows
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics import Estimate
-from poise.report.runs import Records, Setting, load
+from poise.report.runs import Records, Setting, load, setting_of
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Line, Table
 
@@ -50,15 +50,19 @@ def differences(
 def setting_differences(
     runs: str | Path | Records, baseline: str, metrics: Sequence[str], resamples: int = 1000
 ) -> list[Difference]:
-    """Every method under each other setting, minus the same under the one whose label is or has ``baseline`` in it."""
+    """Every method under each other setting, minus the same under the setting that ``baseline`` names.
+
+    ``baseline`` is the name of a run, the label of a setting, or a part of one label alone.
+    """
     records = load(runs)
     labels = {setting: records.label(setting) for setting in records.settings}
-    meant = [setting for setting, label in labels.items() if baseline == label]
+    header = records.headers.get(baseline)
+    meant = [setting_of(header)] if header else [setting for setting, label in labels.items() if baseline == label]
     meant = meant or [setting for setting, label in labels.items() if baseline in label]
     if len(meant) != 1:
         raise InvalidOptionError(
             f"{len(meant)} of the settings have '{baseline}' in their name.",
-            hint=f"Give what only one has: {'; '.join(labels.values())}.",
+            hint=f"Give a run ({', '.join(records.headers)}) or what only one has: {'; '.join(labels.values())}.",
         )
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [

@@ -234,12 +234,18 @@ def _with_setting(table: pa.Table, header: dict[str, Any]) -> pa.Table:
         raise InvalidDatasetError(
             f"The records have no column {', '.join(missing)}.", hint="They are of another version of poise."
         )
-    own = {key: value for key, value in header.get("config", {}).items() if key not in NOT_A_SETTING}
-    text = json.dumps(own, sort_keys=True) if own else ""
-    told = {"choices": text, "init": str(header.get("init_kind", own.get("init", "template")))}
-    for name, value in told.items():
+    setting = setting_of(header)
+    for name, value in (("choices", setting.choices), ("init", setting.init)):
         table = table.append_column(name, pa.array([value] * len(table), pa.string()))
     return table
+
+
+def setting_of(header: dict[str, Any]) -> Setting:
+    """The setting of a run, from its header."""
+    config = header.get("config", {})
+    own = {key: value for key, value in config.items() if key not in NOT_A_SETTING}
+    init = str(header.get("init_kind", own.get("init", "template")))
+    return Setting(str(config.get("model", "")), json.dumps(own, sort_keys=True) if own else "", init)
 
 
 def _groups(table: pa.Table) -> tuple[Group, ...]:
