@@ -14,7 +14,7 @@ from PIL import Image
 
 import poise
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.results import Failure
 
@@ -23,7 +23,7 @@ LABELS = ["cat", "dog", "great white shark"]
 
 @pytest.fixture(scope="module")
 def encoder():
-    return load("tiny", device="cpu")
+    return load_model("tiny", device="cpu")
 
 
 def picture(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:

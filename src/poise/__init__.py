@@ -6,19 +6,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from poise.backbones import load
+    from poise.backbones import load_model
     from poise.errors import PoiseError
     from poise.inference.classifier import Classifier, Result
     from poise.inference.pipelines import pipeline
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "PoiseError", "Result", "__version__", "load", "pipeline"]
+__all__ = ["Classifier", "PoiseError", "Result", "__version__", "load_model", "pipeline"]
 
 _HOMES = {
     "Classifier": "poise.inference.classifier",
     "PoiseError": "poise.errors",
     "Result": "poise.inference.classifier",
-    "load": "poise.backbones",
+    "load_model": "poise.backbones",
     "pipeline": "poise.inference.pipelines",
 }
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.prompts import init_prompt, tokenise
 from poise.tuning import PromptMemory, StreamTuner
 from poise.types import DualEncoder, Objective, Outputs, Prompt
@@ -233,7 +233,7 @@ def _check_moments(make: MakeMemory) -> None:
 
 
 def _check_stream(make: MakeMemory, variant: str) -> None:
-    encoder, chosen = load("tiny", device="cpu", dtype="float64"), [methods.get("tpt", lr=0.02)]
+    encoder, chosen = load_model("tiny", device="cpu", dtype="float64"), [methods.get("tpt", lr=0.02)]
     classes, generator = tokenise(encoder, _LABELS), torch.Generator().manual_seed(5)
     images = torch.nn.functional.normalize(
         torch.randn(1, 1, 32, dtype=torch.float64, generator=generator)

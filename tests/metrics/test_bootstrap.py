@@ -68,43 +68,41 @@ def test_the_interval_of_a_signed_metric_goes_below_zero() -> None:
     assert interval(0.01, np.linspace(0, 0.1, 100)).low == 0
 
 
-def test_summary_is_seeded_and_holds_the_value() -> None:
-    probs, labels = sample(1)
-    first, again = (metrics.summarise(metrics.Sample.of(probs, labels), resamples=200, seed=4) for _ in range(2))
-    other = metrics.summarise(metrics.Sample.of(probs, labels), resamples=200, seed=5)
-    assert first.metrics == again.metrics
-    assert first.metrics != other.metrics
-    assert first.n == 150
-    assert set(first.metrics) == set(metrics.names())
-    assert first["accuracy"].low <= first["accuracy"].value <= first["accuracy"].high
-    assert first.bins.count.sum() == 150
+def test_estimates_are_seeded_and_hold_the_value() -> None:
+    one = metrics.Sample.of(*sample(1))
+    first, again, other = (metrics.estimate([one], resamples=200, seed=seed) for seed in (4, 4, 5))
+    assert set(first) == set(metrics.names())
+    assert [each.interval for each in first.values()] == [each.interval for each in again.values()]
+    assert [each.interval for each in first.values()] != [each.interval for each in other.values()]
+    found = first["accuracy"].interval
+    assert found.low <= found.value <= found.high
 
 
 def test_accuracy_interval_is_the_binomial_one() -> None:
     correct = np.arange(1000) < 700
-    found = metrics.summarise(metrics.Sample.of_top(np.full(1000, 0.7), correct), names=["accuracy"], resamples=4000)
+    one = metrics.Sample.of_top(np.full(1000, 0.7), correct)
+    found = metrics.estimate([one], names=["accuracy"], resamples=4000)["accuracy"].interval
     half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
-    assert found["accuracy"].low == pytest.approx(0.7 - half, abs=0.003)
-    assert found["accuracy"].high == pytest.approx(0.7 + half, abs=0.003)
+    assert (found.low, found.high) == pytest.approx((0.7 - half, 0.7 + half), abs=0.003)
 
 
 def test_mean_over_seeds_draws_the_same_images() -> None:
     probs, labels = sample(2)
     one = metrics.Sample.of(probs, labels)
     flipped = metrics.Sample.of_top(one.confidence, ~one.correct)
-    both = metrics.mean_over_seeds([metrics.Sample.of_top(one.confidence, one.correct), flipped], names=["accuracy"])
+    straight = metrics.Sample.of_top(one.confidence, one.correct)
+    both = metrics.estimate([straight, flipped], names=["accuracy"])["accuracy"].interval
     # right and wrong cancel image by image, so the mean is 1/2 in every resample
-    assert (both["accuracy"].low, both["accuracy"].value, both["accuracy"].high) == pytest.approx((0.5, 0.5, 0.5))
-    alone = metrics.mean_over_seeds([one], names=["ece"], resamples=50)
-    assert metrics.mean_over_seeds([one, one], names=["ece"], resamples=50)["ece"].high == pytest.approx(
-        alone["ece"].high
-    )
+    assert (both.low, both.value, both.high) == pytest.approx((0.5, 0.5, 0.5))
+    alone, twice = (metrics.estimate(each, names=["ece"], resamples=50)["ece"] for each in ([one], [one, one]))
+    assert twice.interval.high == pytest.approx(alone.interval.high)
 
 
 def test_every_interval_holds_its_value() -> None:
     for seed in range(5):
         probs, labels = sample(seed, images=60)
-        for name, found in metrics.summarise(metrics.Sample.of(probs, labels), resamples=200).metrics.items():
+        for name, each in metrics.estimate([metrics.Sample.of(probs, labels)], resamples=200).items():
+            found = each.interval
             assert 0 <= found.low <= found.value <= found.high, name
             assert found.high <= 1 or name in ("nll", "brier")
 
@@ -119,6 +117,6 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(UnknownNameError, match="aurc"):
         metrics.get("aurk")
     with pytest.raises(InvalidOptionError):
-        metrics.mean_over_seeds([top_only, metrics.Sample.of_top([0.5], [True])])
+        metrics.estimate([top_only, metrics.Sample.of_top([0.5], [True])])
     with pytest.raises(InvalidOptionError):
         interval(0.5, np.zeros(3), level=95)

@@ -8,7 +8,7 @@ from oracles import dynaprompt as plain
 from oracles.text import text_features
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
@@ -25,7 +25,7 @@ TUNED = [name for name in methods.names() if name != "zero-shot"]
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def stream_of(images: int = 7, views: int = 10, seed: int = 0) -> torch.Tensor:

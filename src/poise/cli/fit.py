@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError
+from poise.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
-    from poise.inits.coop import FewShot
+    from poise.inits.few_shot import FewShot
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
@@ -121,8 +121,9 @@ def fpp(
 ) -> None:  # fmt: skip
     """FPP: a start whose text features hardly move under noise, fitted without images."""
     from poise.inits import fpp as init
+    from poise.prompts.labels import read_labels
 
-    labels = _labels(labels_file) if labels_file else _names(_open(dataset, data, 0, 1, split="test"))
+    labels = read_labels(labels_file) if labels_file else list(_open(dataset, data, 0, 1, split="test").classes)
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)
 
@@ -204,9 +205,10 @@ def convert_coop(
 ) -> None:
     """A published CoOp prompt; class-specific ones need the labels that they are for."""
     from poise.inits.convert import read_coop
+    from poise.prompts.labels import read_labels
     from poise.storage import hash_names
 
-    labels_hash = hash_names(_labels(labels_file)) if labels_file else ""
+    labels_hash = hash_names(read_labels(labels_file)) if labels_file else ""
     _save(out, read_coop(source, model, position=position, labels_hash=labels_hash))
 
 
@@ -223,9 +225,9 @@ def convert_maple(
 
 
 def _load(model: str, device: str, dtype: str) -> DualEncoder:
-    from poise.backbones import load
+    from poise.backbones import load_model
 
-    return load(model, device=device, dtype=dtype)
+    return load_model(model, device=device, dtype=dtype)
 
 
 def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "train") -> ImageSet:
@@ -236,23 +238,8 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
     return datasets.open(dataset, data, split=split, shots=shots or None, seed=seed)
 
 
-def _names(images: ImageSet) -> list[str]:
-    """Each class name once: among ImageNet's published ones, two stand for two classes each."""
-    return list(dict.fromkeys(images.classes))
-
-
-def _labels(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidLabelsError(
-            f"Can't read labels from '{path}': {error}.", hint="One label a line, in UTF-8."
-        ) from None
-    return [line.strip() for line in lines if line.strip()]
-
-
 def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:
-    from poise.inits.coop import FewShot
+    from poise.inits.few_shot import FewShot
 
     return FewShot(epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
 

@@ -36,11 +36,7 @@ def _methods() -> Table:
 def _models() -> Table:
     from poise.backbones import describe_models
 
-    advice = (
-        "Recommended: pocket to try things out (embedded, no download), ViT-B-16/openai for the paper's tables. "
-        "Weights are downloaded only for names of open_clip, hf-hub: and transformers:."
-    )
-    return _table(("Name", "Description"), describe_models(), advice)
+    return _table(("Name", "Description"), describe_models())
 
 
 def datasets() -> Table:

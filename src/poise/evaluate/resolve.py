@@ -12,6 +12,7 @@ from poise import backbones, methods
 from poise.data import ImageSet
 from poise.errors import ModelNotFoundError, UnknownNameError
 from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.inits import fpp
 from poise.methods import Method
 from poise.prompts.files import load
 from poise.tuning import Options
@@ -61,16 +62,16 @@ def check_init(config: RunConfig) -> None:
             raise UnknownNameError.of("framework option", name, known)
     kind, _, path = config.init.partition(":")
     file = Path(path if kind in KINDS and path else config.init)
-    if config.init not in ("template", "fpp") and not file.is_file():
+    if config.init not in ("template", *fpp.PUBLISHED) and not file.is_file():
         raise ModelNotFoundError(
             f"The init '{config.init}' is no file.",
-            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
+            hint="Give 'template', 'fpp', 'fpp-shift', or a prompt that `poise fit` or `poise convert` wrote.",
         )
 
 
 def init_kind(config: RunConfig) -> str:
     """The kind of prompt that tuning starts from: told by the name, or by the file itself."""
-    kind = config.init.partition(":")[0]
+    kind = "fpp" if config.init in fpp.PUBLISHED else config.init.partition(":")[0]
     return kind if kind in ("template", *KINDS) else load(config.init).facts.kind
 
 

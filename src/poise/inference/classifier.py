@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 
 from poise import methods as method_table
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
 from poise.images import LoadedImage, read_image
 from poise.inference.results import Details, Failure, Result
@@ -58,7 +58,7 @@ class Classifier:
         if not named:
             raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
         self.methods = tuple(method_table.get(item) if isinstance(item, str) else item for item in named)
-        self.encoder = load(model, device=device, dtype=dtype) if isinstance(model, str) else model
+        self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         if context == "auto" and start is None and not self._tunes():
             context = "none"  # so that a template may be the name alone
         classes = tokenise(self.encoder, labels, template, context=context, on_long_label=on_long_label)

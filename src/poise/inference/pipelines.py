@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL, Classifier
 from poise.methods import Method
@@ -78,7 +78,7 @@ def pipeline(
     """The pipeline object for ``task``; ``options`` are the Classifier's (views, seed, augmix, ...)."""
     if task != TASK:
         raise UnknownNameError.of("task", task, [TASK])
-    encoder = load(model, device=device, dtype=dtype) if isinstance(model, str) else model
+    encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
     return ZeroShotImageClassification(encoder, method, **options)
 
 

@@ -12,7 +12,7 @@ from poise.metrics.rows import Metric, available, get, names, register, unregist
 from poise.metrics.sample import Sample
 from poise.metrics.scoring import NLL_FLOOR, brier, brier_each, nll, nll_each
 from poise.metrics.selective import RiskCoverage, aurc, risk_coverage
-from poise.metrics.summary import Estimate, Summary, estimate, mean_over_seeds, summarise
+from poise.metrics.summary import Estimate, estimate
 
 __all__ = [
     "NLL_FLOOR",
@@ -22,7 +22,6 @@ __all__ = [
     "Metric",
     "RiskCoverage",
     "Sample",
-    "Summary",
     "TopLabel",
     "accuracy",
     "adaptive_ece",
@@ -37,14 +36,12 @@ __all__ = [
     "estimate",
     "get",
     "mce",
-    "mean_over_seeds",
     "names",
     "nll",
     "nll_each",
     "register",
     "risk_coverage",
     "sce",
-    "summarise",
     "top_k",
     "top_label",
     "unregister",

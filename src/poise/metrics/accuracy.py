@@ -22,24 +22,15 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     return top_k(probs, labels, 1)
 
 
-register(
-    Metric(
-        name="accuracy",
-        title="Acc.",
-        about="Share of images whose most probable class is right.",
-        higher_is_better=True,
-        value=lambda sample: float(sample.correct.mean()),
-        weighted=lambda sample: mean_of(sample.correct),
-    )
-)
-register(
-    Metric(
-        name="top5",
-        title="Top-5",
-        about="Share of images whose class is among the five most probable.",
-        needs="top5",
-        higher_is_better=True,
-        value=lambda sample: float(known(sample.top5).mean()),
-        weighted=lambda sample: mean_of(known(sample.top5)),
-    )
-)
+register(Metric(
+    name="accuracy", title="Acc.", about="Share of images whose most probable class is right.",
+    higher_is_better=True,
+    value=lambda sample: float(sample.correct.mean()),
+    weighted=lambda sample: mean_of(sample.correct),
+))  # fmt: skip
+register(Metric(
+    name="top5", title="Top-5", about="Share of images whose class is among the five most probable.",
+    needs="top5", higher_is_better=True,
+    value=lambda sample: float(known(sample.top5).mean()),
+    weighted=lambda sample: mean_of(known(sample.top5)),
+))  # fmt: skip

@@ -111,40 +111,24 @@ def _spread(index: Ints, value: Floats, bins: int) -> Floats:
     return table
 
 
-register(
-    Metric(
-        name="ece",
-        title="ECE",
-        about="Expected calibration error over 20 equal-width bins (lower, upper].",
-        value=lambda sample: ece(sample.confidence, sample.correct),
-        weighted=lambda sample: ece_of(sample.confidence, sample.correct),
-    )
-)
-register(
-    Metric(
-        name="sce",
-        title="SCE",
-        about="Class-wise calibration error over 20 bins, mean over classes.",
-        needs="probs",
-        value=lambda sample: sce(known(sample.probs), known(sample.labels)),
-        weighted=lambda sample: sce_of(known(sample.probs), known(sample.labels)),
-    )
-)
-register(
-    Metric(
-        name="aece",
-        title="AECE",
-        about="Calibration error over 20 bins of equal mass.",
-        value=lambda sample: adaptive_ece(sample.confidence, sample.correct),
-        weighted=lambda sample: adaptive_ece_of(sample.confidence, sample.correct),
-    )
-)
-register(
-    Metric(
-        name="mce",
-        title="MCE",
-        about="Largest gap between accuracy and mean confidence of a bin.",
-        value=lambda sample: mce(sample.confidence, sample.correct),
-        weighted=lambda sample: mce_of(sample.confidence, sample.correct),
-    )
-)
+register(Metric(
+    name="ece", title="ECE", about="Expected calibration error over 20 equal-width bins (lower, upper].",
+    value=lambda sample: ece(sample.confidence, sample.correct),
+    weighted=lambda sample: ece_of(sample.confidence, sample.correct),
+))  # fmt: skip
+register(Metric(
+    name="sce", title="SCE", about="Class-wise calibration error over 20 bins, mean over classes.",
+    needs="probs",
+    value=lambda sample: sce(known(sample.probs), known(sample.labels)),
+    weighted=lambda sample: sce_of(known(sample.probs), known(sample.labels)),
+))  # fmt: skip
+register(Metric(
+    name="aece", title="AECE", about="Calibration error over 20 bins of equal mass.",
+    value=lambda sample: adaptive_ece(sample.confidence, sample.correct),
+    weighted=lambda sample: adaptive_ece_of(sample.confidence, sample.correct),
+))  # fmt: skip
+register(Metric(
+    name="mce", title="MCE", about="Largest gap between accuracy and mean confidence of a bin.",
+    value=lambda sample: mce(sample.confidence, sample.correct),
+    weighted=lambda sample: mce_of(sample.confidence, sample.correct),
+))  # fmt: skip

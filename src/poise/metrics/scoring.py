@@ -42,27 +42,13 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
     return float(brier_each(probs, labels).mean())
 
 
-register(
-    Metric(
-        name="nll",
-        title="NLL",
-        about="Negative log-likelihood in nats.",
-        needs="probs",
-        unit="nats",
-        digits=3,
-        value=lambda sample: nll(known(sample.probs), known(sample.labels)),
-        weighted=lambda sample: mean_of(nll_each(known(sample.probs), known(sample.labels))),
-    )
-)
-register(
-    Metric(
-        name="brier",
-        title="Brier",
-        about="Multi-class Brier score, 0 to 2.",
-        needs="probs",
-        unit="score",
-        digits=3,
-        value=lambda sample: brier(known(sample.probs), known(sample.labels)),
-        weighted=lambda sample: mean_of(brier_each(known(sample.probs), known(sample.labels))),
-    )
-)
+register(Metric(
+    name="nll", title="NLL", about="Negative log-likelihood in nats.", needs="probs", unit="nats", digits=3,
+    value=lambda sample: nll(known(sample.probs), known(sample.labels)),
+    weighted=lambda sample: mean_of(nll_each(known(sample.probs), known(sample.labels))),
+))  # fmt: skip
+register(Metric(
+    name="brier", title="Brier", about="Multi-class Brier score, 0 to 2.", needs="probs", unit="score", digits=3,
+    value=lambda sample: brier(known(sample.probs), known(sample.labels)),
+    weighted=lambda sample: mean_of(brier_each(known(sample.probs), known(sample.labels))),
+))  # fmt: skip

@@ -72,12 +72,8 @@ def aurc_of(confidence: Floats, correct: Bools) -> Weighted:
     return weighted
 
 
-register(
-    Metric(
-        name="aurc",
-        title="AURC",
-        about="Area under the risk-coverage curve.",
-        value=lambda sample: aurc(sample.confidence, sample.correct),
-        weighted=lambda sample: aurc_of(sample.confidence, sample.correct),
-    )
-)
+register(Metric(
+    name="aurc", title="AURC", about="Area under the risk-coverage curve.",
+    value=lambda sample: aurc(sample.confidence, sample.correct),
+    weighted=lambda sample: aurc_of(sample.confidence, sample.correct),
+))  # fmt: skip

@@ -1,4 +1,4 @@
-"""All metrics of one prediction set in one call, each with its bootstrap interval."""
+"""Metrics of predictions under one seed or several, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from poise.errors import InvalidOptionError
 from poise.metrics import rows
-from poise.metrics.binning import Bins, equal_width
 from poise.metrics.bootstrap import Interval, bounds, interval, replicate
 from poise.metrics.checks import Floats
 from poise.metrics.sample import Sample
@@ -69,39 +68,21 @@ class Estimate:
         return float(np.std(self.by_seed, ddof=1)) if len(self.by_seed) > 1 else None
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Metrics as fractions (NLL in nats), with intervals and the bins behind the ECE."""
-
-    n: int
-    metrics: dict[str, Interval]
-    bins: Bins
-
-    def __getitem__(self, name: str) -> Interval:
-        return self.metrics[name]
-
-
-def summarise(sample: Sample, *, names: Iterable[str] | None = None, resamples: int = 1000, seed: int = 0) -> Summary:
-    """``names`` (default: all that are available) with 95 % intervals."""
-    metrics = mean_over_seeds([sample], names=names, resamples=resamples, seed=seed)
-    return Summary(len(sample), metrics, equal_width(sample.confidence, sample.correct))
-
-
-def mean_over_seeds(
-    samples: Sequence[Sample], *, names: Iterable[str] | None = None, resamples: int = 1000, seed: int = 0
-) -> dict[str, Interval]:
-    """The mean of each metric over ``samples`` with its interval; see `estimate`."""
-    found = estimate(samples, names=names, resamples=resamples, seed=seed)
-    return {name: each.interval for name, each in found.items()}
-
-
 def estimate(
     samples: Sequence[Sample], *, names: Iterable[str] | None = None, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Each metric under every seed, and its mean over seeds on each resample.
+    """Metrics with bootstrap intervals: each one under every seed, and its mean over seeds on each resample.
 
-    The samples hold the same images in the same order under several seeds. Each resample draws the same images in every
-    sample, so its spread is that of the mean.
+    Args:
+        samples: the same images in the same order under several seeds, or one sample. Each resample draws the same
+            images in every sample, so its spread is that of the mean.
+        names: the metrics; all that are available by default.
+        resamples: how many.
+        seed: of the resamples; estimates with the same seed over the same images can be subtracted.
+
+    >>> found = estimate([Sample.of_top([0.9, 0.6], [True, False])], names=["ece"])["ece"]
+    >>> round(found.value, 3), found.interval.level
+    (0.35, 0.95)
     """
     if len({len(sample) for sample in samples}) != 1:
         raise InvalidOptionError(
