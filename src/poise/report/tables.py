@@ -43,10 +43,10 @@ class _Block:
         return tuple(name for name in self.layout.averaged if name in self.layout.datasets)
 
     @property
-    def columns(self) -> dict[str, tuple[str, ...]]:
-        """Heading -> the datasets whose mean stands below it."""
-        own: dict[str, tuple[str, ...]] = {catalog.heading(name): (name,) for name in self.layout.datasets}
-        return {**own, self.layout.average: self.averaged} if self.averaged else own
+    def columns(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each column's heading, and the datasets whose mean stands below it."""
+        own: list[tuple[str, tuple[str, ...]]] = [(catalog.heading(name), (name,)) for name in self.layout.datasets]
+        return [*own, (self.layout.average, self.averaged)] if self.averaged else own
 
     @property
     def methods(self) -> list[str]:
@@ -56,14 +56,14 @@ class _Block:
 
     def scores(self, method: str, metric: str) -> list[Estimate | None]:
         """One estimate per column."""
-        return [self.board.average(self.setting, names, method, metric) for names in self.columns.values()]
+        return [self.board.average(self.setting, names, method, metric) for _, names in self.columns]
 
     def best(self, metric: str) -> dict[str, list[bool]]:
         """Method -> whether each column's entry is the best or not significantly worse; see LEGEND."""
         scores = {method: self.scores(method, metric) for method in self.methods}
         columns = [
             _best({method: each[at] for method, each in scores.items()}, metric) if self._paired(names) else set()
-            for at, names in enumerate(self.columns.values())
+            for at, (_, names) in enumerate(self.columns)
         ]
         return {method: [method in marked for marked in columns] for method in self.methods}
 
@@ -164,7 +164,7 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
             records += found.records(block)
     single = rows.get(block.metrics[0]).title if len(block.metrics) == 1 else ""
     title = f"{block.layout.title}{f', {single}' if single else ''}: {block.board.records.label(block.setting)}"
-    columns = ("Method", *block.columns) if single else ("Method", "Metric", *block.columns)
+    columns = ("Method", *([] if single else ["Metric"]), *(heading for heading, _ in block.columns))
     notes = (*_notes(block, [record["source"] for record in records]), LEGEND)
     return Table(title, columns, tuple(lines), notes, len(columns) - len(block.columns), tuple(records))
 
@@ -187,25 +187,25 @@ def _records(
     block: _Block, method: str, metric: str, scores: Sequence[Estimate | None], marks: Sequence[bool]
 ) -> Iterator[dict[str, Any]]:
     """The numbers behind a line, always with interval and standard deviation."""
-    for (column, names), score, best in zip(block.columns.items(), scores, marks, strict=True):
+    for key, score, best in zip(_keys(block, OURS, method, metric), scores, marks, strict=True):
         if score is not None:
             found = score.interval
-            low, high = shown(metric, found.low), shown(metric, found.high)
+            value, low, high = (shown(metric, each) for each in (found.value, found.low, found.high))
             yield {
-                **_key(block, block.setting.model, OURS, method, metric, column, names),
-                "value": shown(metric, found.value), "low": low, "high": high,
+                **key, "value": value, "low": low, "high": high,
                 "std": None if score.std is None else shown(metric, score.std), "seeds": len(score.by_seed),
                 "best": best, "source": "",
             }  # fmt: skip
 
 
-def _key(
-    block: _Block, model: str, origin: str, method: str, metric: str, column: str, names: Sequence[str]
-) -> dict[str, Any]:
-    setting, title = block.board.records.label(block.setting), block.layout.title
-    dataset = names[0] if names == (names[0],) and column != block.layout.average else ""
-    return {"table": title, "setting": setting, "model": model, "origin": origin, "method": method, "metric": metric,
-            "column": column, "dataset": dataset}  # fmt: skip
+def _keys(block: _Block, origin: str, method: str, metric: str) -> Iterator[dict[str, Any]]:
+    """What the number in each column is about; an average has no dataset."""
+    label = block.board.records.label(block.setting)
+    model = block.setting.model if origin == OURS else published.MODEL
+    for at, (column, names) in enumerate(block.columns):
+        dataset = names[0] if at < len(block.layout.datasets) else ""
+        yield {"table": block.layout.title, "setting": label, "model": model, "origin": origin, "method": method,
+               "metric": metric, "column": column, "dataset": dataset}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -220,9 +220,9 @@ class _Published:
 
     def records(self, block: _Block) -> Iterator[dict[str, Any]]:
         """Its numbers, in the form of ours."""
-        for (column, names), value in zip(block.columns.items(), self.values, strict=True):
+        keys = _keys(block, PUBLISHED, self.method, self.metric)
+        for key, value in zip(keys, self.values, strict=True):
             if value is not None:
-                key = _key(block, published.MODEL, PUBLISHED, self.method, self.metric, column, names)
                 yield {**key, "value": value, "low": None, "high": None, "std": None, "seeds": 3, "best": False,
                        "source": self.source}  # fmt: skip
 
