@@ -13,11 +13,10 @@ from poise.backbones import load_model
 from poise.cli.app import app
 from poise.data import catalog
 from poise.evaluate.config import RunConfig, build, read
-from poise.evaluate.resolve import check_init, make_methods
+from poise.evaluate.resolve import check_init, init_kind, make_methods
 from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report import published
-from poise.report.runs import Setting
 from poise.tuning import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -33,10 +32,6 @@ def name_of(file: Path) -> str:
 
 def configs_of(file: Path) -> list[RunConfig]:
     return [build(values)[0] for values in read(file)]
-
-
-def init_kind(config: RunConfig) -> str:
-    return Setting("", f'{{"init": "{config.init}"}}').init
 
 
 def test_each_published_row_has_one_file() -> None:
@@ -120,7 +115,7 @@ def test_each_file_can_be_shown(file, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted((FOLDER / "table2").glob("*.toml")), ids=name_of)
-def test_a_row_finds_the_start_that_it_is_given(file, tmp_path) -> None:
+def test_a_row_finds_the_init_that_it_is_given(file, tmp_path) -> None:
     (config,) = configs_of(file)
     kind, start = init_kind(config), tmp_path / "start.safetensors"
     encoder = load_model("tiny", device="cpu")

@@ -14,6 +14,7 @@ from poise.errors import ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inits.kinds import check_template, init_file
 from poise.methods import Method
+from poise.prompts.files import load
 from poise.tuning import frameworks
 
 
@@ -62,6 +63,14 @@ def check_init(config: RunConfig) -> None:
             f"The init '{config.init}' is no file.",
             hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
         )
+
+
+def init_kind(config: RunConfig) -> str:
+    """Return the kind of prompt that tuning starts from, as the init's name or its file says."""
+    file = init_file(config.init)
+    if file is None:
+        return config.init
+    return config.init.partition(":")[0] if file != config.init else load(file).facts.kind
 
 
 def is_ordered(config: RunConfig) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from poise import __version__
 from poise.evaluate.config import RunConfig
+from poise.evaluate.resolve import init_kind, is_ordered
 from poise.storage import slug
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def header(
         "run": config.run_id,
         "title": config.title,
         "config": config.hashed(),
+        "ordered": is_ordered(config),
+        "init_kind": init_kind(config),
         "config_hash": config.digest(),
         "methods": {method.name: method.settings() for method in methods},
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
