@@ -134,7 +134,7 @@ def _line(each: Difference, other: str) -> Line:
     value = printed(each.metric, each.score.value, "+") + ("*" if each.score.clear else "")
     return Line.of(
         each.setting, each.dataset, other, rows.get(each.metric).title, value, f"[{low}, {high}]{points}",
-        section=f"{each.setting}, {other}",
+        section=f"{each.setting}, {each.against}",
     )  # fmt: skip
 
 

@@ -135,7 +135,8 @@ def _plots(records: Records, plots: Sequence[Plot], numbers: Iterator[int]) -> s
             f"<figure>{inline_svg(svg, next(numbers), f'{plot.title}: {panel.title}')}</figure>"
             for panel, svg in plot.svgs()
         )
-        body = images if single else f'<h3>{html.escape(plot.title)}</h3><div class="plots">{images}</div>'
+        heading = f"<h3>{html.escape(plot.title)}</h3>" if not single or len(records.settings) > 1 else ""
+        body = heading + (images if single else f'<div class="plots">{images}</div>')
         blocks.append(f"<div{_data(records, plot.setting, plot.dataset)}>{body}</div>")
     return f'<div class="plots wide">{"".join(blocks)}</div>' if single else "".join(blocks)
 
