@@ -1,7 +1,4 @@
-"""The command `poise`: its sub-commands, and how an error becomes a message and an exit code.
-
-Exit codes: 0 all done, 2 bad usage, 3 some rows failed, 4 nothing was done, 5 a write failed.
-"""
+"""The command `poise`: its sub-commands, and how an error becomes a message and an exit code (`exit_codes`)."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from poise import __version__
 from poise.cli.bench import app as bench_app
 from poise.cli.classify import classify
 from poise.cli.data import app as data_app
+from poise.cli.exit_codes import USAGE, WRITE_FAILED
 from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
@@ -50,8 +48,8 @@ def main() -> None:
         app()
     except PoiseError as error:
         typer.echo(f"poise: {error}", err=True)
-        sys.exit(5 if isinstance(error, StorageError) else 2)
+        sys.exit(WRITE_FAILED if isinstance(error, StorageError) else USAGE)
     except OSError as error:  # what is read has errors of its own; what is left is nearly always a failed write
         where = f"'{error.filename}'" if error.filename else "the output"
         typer.echo(f"poise: Can't use {where}: {error.strerror or error}.", err=True)
-        sys.exit(5)
+        sys.exit(WRITE_FAILED)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
             typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
         if isinstance(stop, PoiseError):
             raise
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo(_RENDER[output](outcomes, methods), nl=False)
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
         typer.echo(f"poise: {failed} of {len(outcomes)} images could not be read.", err=True)
-        raise typer.Exit(4 if failed == len(outcomes) else 3)
+        raise typer.Exit(NOTHING_DONE if failed == len(outcomes) else SOME_FAILED)
 
 
 def _classifier(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poise.cli.exit_codes import SOME_FAILED
+
 if TYPE_CHECKING:
     from poise.data import CheckResult
 
@@ -15,7 +17,6 @@ app = typer.Typer(no_args_is_help=True, help="Datasets: list them, check what is
 DataFolder = Annotated[
     Path, typer.Option("--data", help="The folder that holds the datasets (CoOp's or TPT's layout).")
 ]
-PROBLEMS = 3  # exit code: something is missing, partial or damaged
 COLOURS = {"ok": "green", "partial": "yellow", "damaged": "red", "absent": "bright_black"}
 
 
@@ -54,7 +55,7 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Datasets; all of the catalogue by default.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every image, not a sample.")] = False,
 ) -> None:
-    """Say per dataset what is there, missing or damaged. Exit code 3 unless all is well.
+    """Say per dataset what is there, missing or damaged. Exit code 3 if anything is wrong.
 
     A dataset that is not there at all counts only if it is asked for by name.
     """
@@ -64,7 +65,7 @@ def check(
     for finding in findings:
         show(finding)
     if not fine:
-        raise typer.Exit(PROBLEMS)
+        raise typer.Exit(SOME_FAILED)
 
 
 @app.command()
@@ -75,4 +76,4 @@ def get(name: Annotated[str, typer.Argument(help="The dataset.")], data: DataFol
     finding = fetch(name, data)
     show(finding)
     if finding.status != "ok":
-        raise typer.Exit(PROBLEMS)
+        raise typer.Exit(SOME_FAILED)
