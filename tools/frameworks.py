@@ -16,6 +16,7 @@ import time
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +25,13 @@ from paired import Report, Row, Scores, mean, scores
 from poise import data, methods
 from poise.backbones import load
 from poise.data import ImageSet
+from poise.inference.features import TRAINING_CROPS, LabelledFeatures, encode
 from poise.inits import coop, fpp, temperature
-from poise.loading.features import TRAINING_CROPS, Shots, encode
 from poise.methods import Method
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.tuning import Options, make_tuner
+from poise.views import ViewRecipe
 
 BATCH = 16
 SLOTS = {"described": 10, "as-published": 12}  # of DynaPrompt's memory: in its paper, in its code
@@ -85,9 +87,10 @@ class Setting:
         where = torch.cuda.get_device_name() if self.encoder.device.type == "cuda" else "CPU"
         self.report.say(f"<!-- {self.encoder.name}, {self.encoder.dtype}, {where}, {len(self.images)} test images -->")
 
-    def encode(self, images: ImageSet, views: int, **how: object) -> Shots:
+    def encode(self, images: ImageSet, views: int, **how: Any) -> LabelledFeatures:
         began = time.perf_counter()
-        found = encode(images, self.encoder, views=views, cache=self.options.work / "features", **how)  # type: ignore[arg-type]
+        recipe = ViewRecipe(views, **{"seed": 1, **how})
+        found = encode(images, self.encoder, recipe, cache=self.options.work / "features")
         seconds = time.perf_counter() - began
         self.report.say(f"<!-- {images.split}: {len(images)} images x {views} views in {seconds:.1f} s -->")
         return found

@@ -15,12 +15,13 @@ from poise import data, methods
 from poise.backbones import load
 from poise.cli.fit import app, convert_app
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
+from poise.inference.features import TRAINING_CROPS, encode, epoch_crops
+from poise.inference.limits import Limits
 from poise.inits.maple import RECIPES, Coupled
-from poise.loading.features import TRAINING_CROPS, Cut, crops_of, encode, encode_batched
 from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.tuning import Options, make_tuner
-from poise.views import make_views, plan_views
+from poise.views import ViewRecipe, make_views, plan_views
 
 LABELS = ["cat", "dog", "fish"]
 
@@ -134,16 +135,19 @@ def test_convert(tmp_path) -> None:
 
 def test_an_epochs_crop_is_that_view(folder) -> None:
     encoder, images = load("tiny", device="cpu"), data.open(f"folder:{folder}")
-    features = encode(images, encoder, views=4, seed=3, crops=TRAINING_CROPS).features
-    crop = crops_of(images, encoder, seed=3)(2, torch.tensor([1, 4]))
+    features = encode(images, encoder, ViewRecipe(4, 3, crops=TRAINING_CROPS)).features
+    crop = epoch_crops(images, encoder, seed=3)(2, torch.tensor([1, 4]))
     torch.testing.assert_close(encoder.encode_images(crop[:, None])[:, 0], features[[1, 4], 3])
 
 
 @pytest.mark.parametrize(("augmix", "crops"), [(True, "bilinear"), (False, "bicubic")])
-def test_pictures_cut_in_batch_give_the_same_features(folder, augmix, crops) -> None:
+def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops, monkeypatch) -> None:
     encoder, images = load("tiny", device="cpu"), data.open(f"folder:{folder}")
-    plain = encode(images, encoder, views=5, seed=2, augmix=augmix, crops=crops).features
-    batched = torch.cat(list(encode_batched(images.items, encoder, Cut(5, 2, augmix, crops), processes=1)))
+    plain = encode(images, encoder, ViewRecipe(5, 2, augmix, crops, engine="pil")).features
+    monkeypatch.setattr("poise.loading.prepare.FEW", 0)
+    batched = encode(
+        images, encoder, ViewRecipe(5, 2, augmix, crops), limits=Limits(workers=1, processes=True)
+    ).features
     torch.testing.assert_close(batched, plain, atol=2e-3, rtol=0)
 
 
@@ -152,4 +156,4 @@ def test_a_picture_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) ->
     (tmp_path / "cat" / "broken.png").write_bytes(b"no picture")
     encoder, images = load("tiny", device="cpu"), data.open(f"folder:{tmp_path}")
     with pytest.raises(UnreadableImageError, match=r"cat/broken.png.*needed for fitting"):
-        list(encode_batched(images.items, encoder, Cut(), processes=1))
+        encode(images, encoder, ViewRecipe(1))

@@ -51,8 +51,12 @@ def classify(
     labels_file: Annotated[Path | None, typer.Option(help="A text file with one label a line.")] = None,
     model: Annotated[str, typer.Option(help="A model name; see 'poise list models'.")] = "pocket",
     method: Annotated[str, typer.Option(help="One method or several, separated by commas; or all.")] = "kld+cats",
-    template: Annotated[str, typer.Option(help="The prompt, with {} for the label.")] = "a photo of a {}.",
-    start: Annotated[Path | None, typer.Option(help="A fitted prompt to start from; see 'poise fit'.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
+    ] = None,
+    init: Annotated[
+        str, typer.Option(help="Where tuning starts: template, fpp, or a file of 'poise fit' or 'poise convert'.")
+    ] = "template",
     views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
     augmix: Annotated[bool, typer.Option(help="Add AugMix to the augmented views.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
@@ -79,7 +83,7 @@ def classify(
 
     chosen = methods.names() if method == "all" else [name.strip() for name in method.split(",") if name.strip()]
     options = {
-        "model": model, "labels": names, "method": chosen, "template": template, "start": start, "views": views,
+        "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
         "on_long_label": on_long_label.value,
     }  # fmt: skip
@@ -115,9 +119,7 @@ def _classifier(
 
         return ClusterClassifier(options, address=address, actors=actors)
     if address or actors:
-        raise InvalidOptionError(
-            "--address and --actors are of a Ray cluster.", hint="Add --engine ray, or leave them out."
-        )
+        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)

@@ -47,11 +47,12 @@ def coop(
     device: Device = "auto", dtype: Dtype = "auto",
 ) -> None:  # fmt: skip
     """CoOp: a context fitted to a few labelled images per class."""
+    from poise.inference.features import TRAINING_CROPS, encode
     from poise.inits import coop as init
-    from poise.loading.features import TRAINING_CROPS, encode
+    from poise.views import ViewRecipe
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
-    found = encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
+    found = encode(images, encoder, ViewRecipe(augment + 1, seed, crops=TRAINING_CROPS), cache=cache)
     shape = init.Shape(tokens=tokens, position=position, class_specific=class_specific, words=words)
     recipe = _recipe(epochs or init.published_epochs(shots, images.name), lr, batch_size, seed)
     _save(out, init.fit(
@@ -67,11 +68,12 @@ def cocoop(
     device: Device = "auto", dtype: Dtype = "auto",
 ) -> None:  # fmt: skip
     """CoCoOp: a context and a small network that moves it for each image."""
+    from poise.inference.features import TRAINING_CROPS, encode
     from poise.inits import cocoop as init
-    from poise.loading.features import TRAINING_CROPS, encode
+    from poise.views import ViewRecipe
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
-    found = encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
+    found = encode(images, encoder, ViewRecipe(augment + 1, seed, crops=TRAINING_CROPS), cache=cache)
     recipe = _recipe(epochs, lr, batch_size, seed)
     _save(out, init.fit(
         encoder, images.classes, found.crops(), found.labels, words=words, recipe=recipe, report=_report
@@ -91,8 +93,8 @@ def maple(
     """MaPLe: coupled prompts in several layers of both towers."""
     import torch
 
+    from poise.inference.features import epoch_crops
     from poise.inits import maple as init
-    from poise.loading.features import crops_of
 
     if recipe not in init.RECIPES:
         raise UnknownNameError.of("recipe", recipe, init.RECIPES)
@@ -104,7 +106,7 @@ def maple(
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
     targets = torch.tensor([item.label for item in images.items])
     _save(out, init.fit(
-        encoder, images.classes, crops_of(images, encoder, seed=seed), targets, tokens=tokens,
+        encoder, images.classes, epoch_crops(images, encoder, seed=seed), targets, tokens=tokens,
         depth=published.depth if depth is None else depth, recipe=chosen, report=_report,
     ))  # fmt: skip
 
@@ -144,13 +146,14 @@ def temperature(
 ) -> None:  # fmt: skip
     """Temperature scaling: one number, fitted to the plain views' logits of held-out images."""
     from poise import methods
+    from poise.inference.features import encode
     from poise.inits import temperature as scaling
-    from poise.loading.features import encode
     from poise.prompts import tokenise
     from poise.tuning import make_tuner
+    from poise.views import ViewRecipe
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
-    found = encode(images, encoder, views=1, cache=cache)
+    found = encode(images, encoder, ViewRecipe(1, seed=1), cache=cache)
     classes = tokenise(encoder, images.classes, images.template, repeats=True)
     tuner = make_tuner(encoder, classes, [methods.get("zero-shot")], init=init)
     if tuner.reads != "features":
@@ -182,13 +185,13 @@ def stats(
 
     from poise.encoding.coupled import Coupled
     from poise.encoding.token_statistics import token_statistics
-    from poise.loading.features import plain_batches
+    from poise.inference.features import plain_views
     from poise.prompts.files import load
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     images = images.subset(limit) if limit else images
     coupled = Coupled.of(load(init), encoder)
-    found = token_statistics(encoder, coupled, plain_batches(images, encoder), layers=layers)
+    found = token_statistics(encoder, coupled, plain_views(images, encoder), layers=layers)
     out.parent.mkdir(parents=True, exist_ok=True)
     save_file(found, out, metadata={"model": encoder.name, "dataset": dataset, "images": str(len(images))})
     typer.echo(f"{out}: {list(found['mean'].shape)} (layers, tokens, width) over {len(images)} images")

@@ -5,32 +5,29 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from pathlib import Path
 
-import torch
-
 import poise.data
 from poise import backbones, methods
 from poise.data import ImageSet
 from poise.errors import ModelNotFoundError, UnknownNameError
 from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.inference.limits import default_batch_size
 from poise.methods import Method
 from poise.tuning import Options
 from poise.tuning.frameworks import KINDS
+from poise.views import DEFAULT_ENGINE
 
 
 def resolve(config: RunConfig) -> RunConfig:
     """``config`` with "auto" and "all" replaced by what they mean on this machine."""
     place = backbones.resolve(config.device, config.dtype)
-    engine = config.view_engine
-    if engine == "auto":
-        engine = "batched" if place.device.type == "cuda" else "pil"
     names = tuple(methods.names()) if config.methods == (ALL_METHODS,) else config.methods
     return replace(
         config,
         device=str(place.device),
         dtype=str(place.dtype).removeprefix("torch."),
-        view_engine=engine,
+        view_engine=DEFAULT_ENGINE if config.view_engine == "auto" else config.view_engine,
         methods=names,
-        batch_size=config.batch_size or _batch_size(place.device),
+        batch_size=config.batch_size or default_batch_size(place.device, config.views),
     )
 
 
@@ -53,7 +50,7 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
 
 
 def check_init(config: RunConfig) -> None:
-    """Refuse a start or a framework's option that can't be, before any data is read."""
+    """Refuse an init or a framework's option that can't be, before any data is read."""
     known = {option.name for option in fields(Options)}
     for name in config.framework_options:
         if name not in known:
@@ -62,7 +59,7 @@ def check_init(config: RunConfig) -> None:
     file = Path(path if kind in KINDS and path else config.init)
     if config.init not in ("template", "fpp") and not file.is_file():
         raise ModelNotFoundError(
-            f"The start '{config.init}' is no file.",
+            f"The init '{config.init}' is not a file.",
             hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
         )
 
@@ -70,16 +67,3 @@ def check_init(config: RunConfig) -> None:
 def is_ordered(config: RunConfig) -> bool:
     """Whether answers depend on the images before: such a stream is one unit, and never split."""
     return config.framework == "dynaprompt"
-
-
-def reads_apart(config: RunConfig) -> bool:
-    """Whether pictures are read in other processes: where threads would hold up those that feed an accelerator."""
-    return config.view_engine == "batched" and config.device.startswith("cuda")
-
-
-def _batch_size(device: torch.device) -> int:
-    """Images at a time: what 64 views of a ViT-B/16 leave room for."""
-    if device.type != "cuda":
-        return 4
-    gibibytes = torch.cuda.get_device_properties(device).total_memory / 2**30
-    return max(1, min(32, int(gibibytes // 2)))

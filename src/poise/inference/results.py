@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from poise.loading.read import Failure
+
+__all__ = ["Details", "Failure", "Result"]
+
 
 @dataclass(frozen=True)
 class Details:
@@ -19,7 +23,6 @@ class Details:
     logits: dict[str, float]  # of the plain view under the tuned prompt
     scale: float  # from cosine to logit, the model's own
     bias: float
-    activation: str  # from logits to probabilities: always "softmax" over the given labels
 
 
 @dataclass(frozen=True)
@@ -32,21 +35,12 @@ class Result:
     entropy: float  # in nats; 0 is sure, log(number of labels) knows nothing
     margin: float  # between the two most probable labels
     method: str
-    source: str  # the file, or "image" where there is none
+    source: str  # the path, or <bytes>, <image>, <array>, <tensor>
     fallback: bool  # tuning gave something not finite, so the un-tuned prompt answered
-    degenerate: bool  # a single label: its probability is 1 whatever the picture shows
+    degenerate: bool  # a single label: its probability is 1 whatever the image shows
     notes: tuple[str, ...] = ()  # what reading the image had to do: first frame of many, alpha put on white, ...
     details: Details | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An image that could not be answered: it costs its own row and no other."""
-
-    source: str
-    code: str
-    message: str

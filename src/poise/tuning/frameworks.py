@@ -47,6 +47,7 @@ def make_tuner(
     framework: str = "tpt",
     init: str = "template",
     options: Options | None = None,
+    on_long_label: str = "error",
 ) -> AnyTuner:
     """A tuner over the labels of ``classes``.
 
@@ -59,11 +60,13 @@ def make_tuner(
         init: "template" (its words), "fpp" (fitted here, without data), or the file of a fitted prompt, optionally
             with its kind in front ("coop:prompt.safetensors").
         options: what only some frameworks have.
+        on_long_label: "error" or "truncate", for labels that are too long under a fitted prompt's own template.
     """
     options = options or Options()
     if framework not in FRAMEWORKS:
         raise UnknownNameError.of("framework", framework, FRAMEWORKS)
-    tuner = _make(encoder, classes, methods, framework, read_init(init, encoder, classes), options)
+    stored = read_init(init, encoder, classes)
+    tuner = _make(encoder, classes, methods, framework, stored, options, on_long_label)
     return tuner if options.temperature == 1.0 else Tempered(tuner, options.temperature)
 
 
@@ -84,9 +87,11 @@ def read_init(init: str, encoder: DualEncoder, classes: ClassTokens) -> StoredPr
     return stored
 
 
-def place(stored: StoredPrompt, encoder: DualEncoder, classes: ClassTokens) -> tuple[ClassTokens, Prompt]:
+def place(
+    stored: StoredPrompt, encoder: DualEncoder, classes: ClassTokens, on_long_label: str = "error"
+) -> tuple[ClassTokens, Prompt]:
     """The same labels under a fitted prompt's own template, and that prompt on the encoder's device."""
-    own = stored.classes(encoder, classes.labels, repeats=True)
+    own = stored.classes(encoder, classes.labels, on_long_label=on_long_label, repeats=True)
     dtype = torch.promote_types(encoder.dtype, torch.float32)
     return own, stored.prompt().map(lambda part: part.to(encoder.device, dtype))
 
@@ -98,13 +103,14 @@ def _make(
     framework: str,
     stored: StoredPrompt | None,
     options: Options,
+    on_long_label: str,
 ) -> AnyTuner:
     if framework == "ensemble":
         return _ensemble(encoder, classes, methods, stored, options)
     start = None
     if stored is not None:
         kind = stored.facts.kind
-        classes, start = place(stored, encoder, classes)
+        classes, start = place(stored, encoder, classes, on_long_label)
         if kind in ("maple", "cocoop") and framework != "tpt":
             raise InvalidOptionError(
                 f"'{framework}' can't start from '{kind}'.", hint="It needs one context: coop or fpp."

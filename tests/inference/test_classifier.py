@@ -32,7 +32,7 @@ def picture(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:
 
 
 def classifier(encoder, labels=LABELS, method="kld+cats", **options):
-    return poise.Classifier(encoder, labels, method, **{"views": 8, **options})
+    return poise.Classifier(labels, encoder, method, **{"views": 8, **options})
 
 
 def test_a_result_says_everything(encoder) -> None:
@@ -162,7 +162,7 @@ def test_unknown_names_and_options_are_refused(encoder) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
         classifier(encoder, method="tptt")
     with pytest.raises(UnknownNameError, match="Did you mean 'ViT-B-16"):
-        poise.Classifier("ViT-B-16x/openai", LABELS)
+        poise.Classifier(LABELS, "ViT-B-16x/openai")
     for options in (
         {"views": 0},
         {"views": 2.5},
