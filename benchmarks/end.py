@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from bench import Bench, pictures_of, plan_of
-from fixtures import jpegs, labels
 from held import Held
+from inputs import jpegs, labels
 from plain import PlainViews, plain_loader
 from torch import Tensor
 
