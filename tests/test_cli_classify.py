@@ -106,7 +106,7 @@ def test_refusals_have_one_clear_message(
     assert "Did you mean 'kld'" in refused(
         monkeypatch, capsys, "classify", image, "--labels", "a,b", "--method", "klt", *TINY
     )
-    assert "holds no picture" in refused(
+    assert "No images found in" in refused(
         monkeypatch, capsys, "classify", str(folder / "*.webp"), "--labels", "a,b", *TINY
     )
     message = refused(monkeypatch, capsys, "classify", image, "--labels-file", str(folder / "none.txt"), *TINY)

@@ -240,7 +240,7 @@ def test_a_cluster_prints_what_a_local_classify_prints(
     assert done.stdout == expected.stdout
     assert done.exit_code == expected.exit_code == 3
     assert done.stdout.count("\n") == 1 + 2 * 7 + 2
-    assert "3bad.png' is not a picture: its content is text" in done.stdout
+    assert "3bad.png' is not an image: its content is text" in done.stdout
     assert "missing.png' does not exist" in done.stdout
 
 

@@ -78,7 +78,7 @@ class Setting:
         self.options = options
         self.report = Report(options.out, options.work / "results.jsonl")
         self.encoder = load(options.model, device=options.device, dtype=options.dtype)
-        images = data.open(options.dataset, options.data)
+        images = data.open_dataset(options.dataset, options.data)
         # Split files go class after class, which would be no stream.
         self.images = images.subset(options.limit or len(images))
         self.methods = [methods.get(name) for name in options.methods]
@@ -97,7 +97,7 @@ class Setting:
 
     def train(self, seed: int) -> ImageSet:
         options = self.options
-        return data.open(options.dataset, options.data, split="train", shots=options.shots, seed=seed)
+        return data.open_dataset(options.dataset, options.data, split="train", shots=options.shots, seed=seed)
 
     @cached_property
     def plain(self) -> torch.Tensor:

@@ -57,7 +57,7 @@ def test_children_do_without_torch(readers, items) -> None:
 
 def test_errors_keep_their_type_and_output_does_not_disturb(readers) -> None:
     readers.run(print, "printed by a child")
-    with pytest.raises(UnreadableImageError, match="not a picture"):
+    with pytest.raises(UnreadableImageError, match="not an image"):
         readers.run(read_image, b"some bytes of text")
     assert readers.run(len, b"x" * 10_000_000) == 10_000_000
 

@@ -11,10 +11,10 @@ from report import made
 
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import ece
-from poise.report.formats import safe_cell
 from poise.report.runs import load
 from poise.report.scores import scoreboard
 from poise.report.tables import OURS, PUBLISHED, printed, table_text, tabulate
+from poise.storage import safe_cell
 
 
 def lines_of(runs: Path, **options: object) -> list[dict[str, str]]:

@@ -45,7 +45,7 @@ def record(rows: dict[str, list[float]], answer: Answer, label: int) -> None:
 
 def measure(encoder: DualEncoder, name: str, root: Path, limit: int, views: int, batch: int) -> Rows:
     """Every method on every n-th image of a set, spread over its whole length."""
-    images = data.open(name, root)
+    images = data.open_dataset(name, root)
     step = max(1, len(images.items) // limit) if limit else 1
     items = images.items[::step]
     tuner = Tuner(encoder, tokenise(encoder, images.classes, repeats=True), [methods.get(m) for m in methods.names()])

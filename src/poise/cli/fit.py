@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError
+from poise.cli.labels import read_labels
+from poise.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
@@ -124,7 +125,7 @@ def fpp(
     """FPP: a start whose text features hardly move under noise, fitted without images."""
     from poise.inits import fpp as init
 
-    labels = _labels(labels_file) if labels_file else _names(_open(dataset, data, 0, 1, split="test"))
+    labels = read_labels(labels_file) if labels_file else _names(_open(dataset, data, 0, 1, split="test"))
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)
 
@@ -209,7 +210,7 @@ def convert_coop(
     from poise.inits.convert import read_coop
     from poise.storage import hash_names
 
-    labels_hash = hash_names(_labels(labels_file)) if labels_file else ""
+    labels_hash = hash_names(read_labels(labels_file)) if labels_file else ""
     _save(out, read_coop(source, model, position=position, labels_hash=labels_hash))
 
 
@@ -235,23 +236,13 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
     from poise import data as datasets
 
     if ":" in dataset:  # a folder has no splits and no draw
-        return datasets.open(dataset)
-    return datasets.open(dataset, data, split=split, shots=shots or None, seed=seed)
+        return datasets.open_dataset(dataset)
+    return datasets.open_dataset(dataset, data, split=split, shots=shots or None, seed=seed)
 
 
 def _names(images: ImageSet) -> list[str]:
     """Each class name once: among ImageNet's published ones, two stand for two classes each."""
     return list(dict.fromkeys(images.classes))
-
-
-def _labels(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidLabelsError(
-            f"Can't read labels from '{path}': {error}.", hint="One label a line, in UTF-8."
-        ) from None
-    return [line.strip() for line in lines if line.strip()]
 
 
 def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:

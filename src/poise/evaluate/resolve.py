@@ -33,7 +33,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
     """The dataset under the protocol that the configuration asks for."""
-    return poise.data.open(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
+    return poise.data.open_dataset(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
 
 
 def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:

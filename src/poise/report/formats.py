@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from poise.report.scores import TITLES
 from poise.report.tables import OURS, PUBLISHED, Cell, Line, Table, printed
+from poise.storage import safe_cell
 
 DASH = "—"
 LEGEND = "Best: **bold**, second: <u>underlined</u>, of ours."
@@ -123,17 +124,6 @@ _TEX = {
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in text)
-
-
-def safe_cell(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
-
-    >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
-    ("'=1+1", -1.5, 'kld+cats')
-    """
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
-        return f"'{value}"
-    return value
 
 
 _COLUMNS = (
