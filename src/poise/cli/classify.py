@@ -69,7 +69,8 @@ def classify(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or (on a CPU) float64.")] = "auto",
     batch_size: Annotated[
-        int | None, typer.Option(help="Images computed together; None: by device. Changes results by rounding at most.")
+        int | None,
+        typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
     ] = None,
     on_long_label: Annotated[
         LongLabel, typer.Option(help="Reject or cut labels that are longer than the model reads.")
