@@ -11,7 +11,7 @@ from torch import nn
 
 from poise.backbones.block import Block, Mlp
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, freeze
-from poise.backbones.load import Placement, schemes
+from poise.backbones.load import ModelRow, models
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.vision.class_token import ClassTokenTower
 from poise.types import ImageSpec
@@ -71,11 +71,6 @@ class _Text(_Tower):
         return CausalTower(self.blocks(), self.table, self.positions, self.finish)
 
 
-@schemes.add("random-vit")
-def _load(_: str, place: Placement) -> Encoder:
-    return _encoder(place.device, place.dtype)
-
-
 @cache
 def _encoder(device: torch.device, dtype: torch.dtype) -> Encoder:
     with torch.random.fork_rng(devices=[]):
@@ -91,3 +86,8 @@ def _token_ids(texts: Sequence[str]) -> list[list[int]]:
     """A number per word, the same one every time, between the start and the end token."""
     numbers = [[1 + zlib.crc32(word.encode()) % 49405 for word in text.replace(".", " .").split()] for text in texts]
     return [[49406, *row, 49407] for row in numbers]
+
+
+models.add("random-vit")(
+    ModelRow(NAME, "ViT-B/16 with random weights", lambda _, place: _encoder(place.device, place.dtype))
+)

@@ -163,6 +163,9 @@ def test_lists_and_version() -> None:
     assert "kld+cats" in CliRunner().invoke(app, ["list", "methods"]).stdout
     assert "pocket" in CliRunner().invoke(app, ["list", "models"]).stdout
     assert "caltech101" in CliRunner().invoke(app, ["list", "datasets"]).stdout
+    found = CliRunner().invoke(app, ["list", "models", "vit-b-16/OPENAI"]).stdout.splitlines()
+    assert [line.split()[0] for line in found] == ["ViT-B-16/openai"]
+    assert CliRunner().invoke(app, ["list", "models", "no such thing"]).exit_code == 0
 
 
 def test_images_of_one_name_are_told_apart(folder: Path) -> None:

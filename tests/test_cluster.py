@@ -1,4 +1,4 @@
-"""Ray on one machine: what a local run gives, with a worker killed in the middle or not."""
+"""Ray on one machine gives the results of a local run, also if a worker is killed."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def two_cores() -> Iterator[None]:
-    """One Ray for all tests that need one: starting it takes longer than most of them."""
+    """One Ray instance for all tests, as starting it takes longer than most of them."""
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
 
 def striker(mark: Path) -> Callable[[], None]:
-    """Ends the process as a machine's failure would, the first time it is called anywhere."""
+    """Kills the process, as a failing machine would, the first time it is called in any process."""
 
-    def strike() -> None:  # made in here, so that it travels: workers can't import this file
+    def strike() -> None:  # a local function, so that it is pickled by value: workers cannot import this file
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_a_task_that_kills_its_workers_is_given_up(two_cores: None) -> None:
 
     answers = Pool(Victim, actors=1).run(["good", "bad"], name=lambda task: f"the task {task}")
     assert next(answers) == ("good", "GOOD")
-    with pytest.raises(WorkersLostError, match=r"3 workers died with the task bad.* What is finished is kept"):
+    with pytest.raises(WorkersLostError, match=r"3 workers died while processing the task bad.* are kept"):
         next(answers)
 
 
@@ -86,7 +86,7 @@ def test_workers_that_die_at_once_are_given_up(two_cores: None) -> None:
 
 
 def test_a_cluster_without_room_for_all_workers_does_all_tasks(two_cores: None, tmp_path: Path) -> None:
-    """Five are wanted, two fit; tasks and relative paths mean the same there as here."""
+    """Five workers are requested, two fit; relative paths mean the same in a worker as here."""
 
     class Reader:
         def __init__(self, threads: int) -> None:
@@ -99,7 +99,7 @@ def test_a_cluster_without_room_for_all_workers_does_all_tasks(two_cores: None, 
     assert answers == {task: (task, True, os.getcwd()) for task in range(20)}
 
 
-def test_refusals_come_through_as_they_are(two_cores: None) -> None:
+def test_errors_of_workers_are_raised_unchanged(two_cores: None) -> None:
     class Refuser:
         def __init__(self, threads: int) -> None:
             pass
@@ -113,8 +113,8 @@ def test_refusals_come_through_as_they_are(two_cores: None) -> None:
         Pool(Refuser, actors=-1)
 
 
-def test_addresses_that_lead_nowhere_are_refused_at_once() -> None:
-    """In a process of its own: one that is connected already looks at no address."""
+def test_unreachable_addresses_are_refused_at_once() -> None:
+    """In a separate process, because a process that is already connected ignores the address."""
     code = (
         "import sys\n"
         "from poise.errors import PoiseError\n"
@@ -129,17 +129,17 @@ def test_addresses_that_lead_nowhere_are_refused_at_once() -> None:
     assert [line.split()[0] for line in lines] == ["invalid_option", "invalid_option", "no_cluster"], done.stderr
     assert "host:port" in lines[0]
     assert "ray job submit" in lines[1]
-    assert "Nobody answers at '127.0.0.1:1'" in lines[2]
+    assert "No Ray cluster is reachable at '127.0.0.1:1'" in lines[2]
 
 
-def test_what_ray_says_of_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_ray_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**options: Any) -> None:
         raise RuntimeError("Version mismatch:\n the cluster has Ray 1.0")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(
-        ClusterUnavailableError, match=r"at 'auto': Version mismatch: the cluster has Ray 1.0\. Start one"
+        ClusterUnavailableError, match=r"at 'auto': Version mismatch: the cluster has Ray 1.0\. Start a cluster"
     ):
         connect("auto")
 
@@ -186,7 +186,7 @@ def test_a_killed_worker_costs_nothing(
     class Mortal(cluster.UnitWorker):
         def work(self, unit: Unit) -> Finished:
             done = super().work(unit)
-            if unit.chunk == 2:  # in the middle: units before and after it are done as usual
+            if unit.chunk == 2:  # in the middle of the run
                 strike()
             return done
 
@@ -197,7 +197,7 @@ def test_a_killed_worker_costs_nothing(
     assert contents(tmp_path / "runs") == local
 
 
-def test_a_cluster_is_asked_for_by_the_engine_that_has_one(pictures: Path) -> None:
+def test_the_local_engine_refuses_an_address(pictures: Path) -> None:
     with pytest.raises(InvalidOptionError, match="--engine ray"):
         engines.get("local")(Job(config(pictures), "data"), {}, "head:6379")
 
@@ -207,7 +207,7 @@ def test_a_cluster_is_asked_for_by_the_engine_that_has_one(pictures: Path) -> No
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Nine pictures, of which one is text and one is missing: three shares, cut where a local run cuts batches."""
+    """Nine images, of which one is text and one is missing: three batches, split as in a local run."""
     folder = make_pictures(tmp_path_factory.mktemp("album"), classes=1, each=7)
     (folder / "class0" / "3bad.png").write_text("no picture")
     return [str(folder), str(folder / "missing.png")]
@@ -225,7 +225,7 @@ def on_ray(*arguments: str) -> Any:
 def test_a_cluster_prints_what_a_local_classify_prints(
     two_cores: None, album: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two workers, of which one is killed, and with pictures that can't be read."""
+    """With two workers, of which one is killed, and with images that cannot be read."""
     strike = striker(tmp_path / "struck")
 
     class Mortal(cluster_classifier.ShareClassifier):
@@ -244,14 +244,14 @@ def test_a_cluster_prints_what_a_local_classify_prints(
     assert "missing.png' does not exist" in done.stdout
 
 
-def test_one_picture_is_enough(two_cores: None, album: list[str]) -> None:
+def test_one_image_is_enough(two_cores: None, album: list[str]) -> None:
     picture = str(Path(album[0]) / "class0" / "0.png")
     done = on_ray(picture)
     assert (done.exit_code, done.stdout) == (0, classified(picture).stdout)
 
 
 class LosingPool:
-    """Answers the second share and the first, and loses the third; the fourth came before it."""
+    """Returns the second, first and fourth batch, and loses the third."""
 
     on_gpu = False
 
@@ -300,9 +300,9 @@ def test_cluster_options_without_a_cluster_are_refused(album: list[str]) -> None
     assert "--engine ray" in str(refused.exception)
 
 
-def test_ray_says_which_gpu_a_worker_has() -> None:
+def test_ray_chooses_the_gpu_of_a_worker() -> None:
     assert is_gpu("cuda")
     assert is_gpu("cuda:0")
     assert not is_gpu("cpu")
-    with pytest.raises(InvalidOptionError, match=r"'cuda:1' was given.*a GPU of its own"):
+    with pytest.raises(InvalidOptionError, match=r"'cuda:1' is not supported.*one GPU to each worker"):
         is_gpu("cuda:1")

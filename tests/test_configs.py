@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.cli.app import app
 from poise.data import catalog
 from poise.evaluate.config import RunConfig, build, read
@@ -122,7 +122,7 @@ def test_each_file_can_be_shown(file, tmp_path) -> None:
 def test_a_row_finds_the_start_that_it_is_given(file, tmp_path) -> None:
     (config,) = configs_of(file)
     kind, start = init_kind(config), tmp_path / "start.safetensors"
-    encoder = load("tiny", device="cpu")
+    encoder = load_model("tiny", device="cpu")
     tensors = {"context": torch.randn(4, 64)}
     facts = Facts(kind=kind, model="tiny", template="X X X X {}.", context="before")
     if kind == "maple":

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.objectives import Dispersion, Entropy, Orthogonality, select_views
 from poise.prompts import tokenise
 from poise.tuning import Tuner
@@ -39,7 +39,7 @@ def cases(folder: Path) -> dict:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_adaptation(folder: Path) -> None:
     stored, tensors = cases(folder), load_file(folder / "vectors.safetensors")
-    encoder = load(f"local-dir:{folder / 'model'}", device="cpu", dtype="float64")
+    encoder = load_model(f"local-dir:{folder / 'model'}", device="cpu", dtype="float64")
     assert encoder.scale == pytest.approx(stored["logit_scale_exp"], rel=1e-12)
     features = encoder.encode_images(tensors["views"].double())
     for case in stored["cases"]:

@@ -23,7 +23,7 @@ import torch
 from paired import Report, Row, Scores, mean, scores
 
 from poise import data, methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.data import ImageSet
 from poise.inference.features import TRAINING_CROPS, LabelledFeatures, encode
 from poise.inits import coop, fpp, temperature
@@ -77,7 +77,7 @@ class Setting:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.report = Report(options.out, options.work / "results.jsonl")
-        self.encoder = load(options.model, device=options.device, dtype=options.dtype)
+        self.encoder = load_model(options.model, device=options.device, dtype=options.dtype)
         images = data.open_dataset(options.dataset, options.data)
         # Split files go class after class, which would be no stream.
         self.images = images.subset(options.limit or len(images))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from poise import objectives
-    from poise.backbones import list_models
-    from poise.backbones import load as load_model
+    from poise.backbones import list_models, load_model
     from poise.data import names as list_datasets
     from poise.errors import PoiseError
     from poise.inference.classifier import Classifier
@@ -48,7 +47,7 @@ _HOMES = {  # public name -> where it is defined
     "list_datasets": "poise.data:names",
     "list_methods": "poise.methods:names",
     "list_models": "poise.backbones:list_models",
-    "load_model": "poise.backbones:load",
+    "load_model": "poise.backbones:load_model",
     "objectives": "poise.objectives:",
     "pipeline": "poise.inference.pipelines:pipeline",
 }

@@ -23,6 +23,7 @@ class ImageSpec:
     std: tuple[float, float, float]
     interpolation: str = "bicubic"  # of the plain view
     resize: str = "shortest"  # "shortest": shorter side to size, then centre crop; "squash": both sides to size
+    crop_offset: str = "round"  # of an odd margin's half in the centre crop: "round" (half to even), or "floor"
     crop_interpolation: str = "bilinear"  # of crops: bilinear for tuning, bicubic where CoOp trains
 
 

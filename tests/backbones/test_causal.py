@@ -11,8 +11,8 @@ from oracles.text import text_features
 
 from poise.backbones.loaders.openclip import causal_tower, wrap
 from poise.backbones.loaders.tiny import CONFIG, tiny_model
-from poise.backbones.text import shared_prefix as causal
-from poise.backbones.text.packing import _cuts, pack
+from poise.backbones.text import shared_prefix
+from poise.backbones.text.packing import _bucket_bounds, pack
 from poise.backbones.text.shared_prefix import SharedPrefix
 from poise.errors import InvalidOptionError
 from poise.prompts import init_prompt, tokenise
@@ -66,11 +66,11 @@ def random_prompt(classes, images: int, width: int = 64, *, per_class: bool = Fa
 
 
 def scalar(features: torch.Tensor) -> torch.Tensor:
-    """A loss-like number that mixes all features: cross-entropy of each row against its neighbour, spread, a slope."""
+    """A scalar that depends on all features: cross-entropy against the neighbouring row, spread and a linear term."""
     logits = 20 * features @ features.roll(1, 1).transpose(1, 2)
     spread = (features - features.mean(1, keepdim=True)).norm(dim=-1).mean()
-    slope = (features * torch.linspace(-1, 1, features.shape[-1], dtype=features.dtype)).sum()
-    return -logits.log_softmax(-1).diagonal(dim1=1, dim2=2).mean() + spread + slope
+    linear = (features * torch.linspace(-1, 1, features.shape[-1], dtype=features.dtype)).sum()
+    return -logits.log_softmax(-1).diagonal(dim1=1, dim2=2).mean() + spread + linear
 
 
 def compare(encoder, model, classes, prompt: Prompt) -> None:
@@ -128,12 +128,12 @@ def test_no_context_at_all(encoder, model):
     assert (encoder.encode_classes(classes, prompt) - text_features(model, classes, prompt)).abs().max() <= 1e-10
 
 
-def test_the_starting_prompt_is_the_sentence_itself(encoder, model):
+def test_the_initial_prompt_is_the_sentence_itself(encoder, model):
     labels = labels_of(7)
     classes = tokenise(encoder, labels)
     tokens = SimpleTokenizer()([f"a photo of a {label}." for label in labels])
-    own = model.encode_text(tokens, normalize=True)
-    assert (encoder.encode_classes(classes, init_prompt(encoder, classes))[0] - own).abs().max() <= 1e-12
+    expected = model.encode_text(tokens, normalize=True)
+    assert (encoder.encode_classes(classes, init_prompt(encoder, classes))[0] - expected).abs().max() <= 1e-12
 
 
 def test_images_do_not_mix(encoder):
@@ -198,13 +198,13 @@ def test_a_wrong_number_of_vectors_is_refused(encoder):
 
 
 def test_buckets_save_tokens_only_where_it_pays():
-    assert _cuts([3, 4, 5]) == [(0, 3)]
+    assert _bucket_bounds([3, 4, 5]) == [(0, 3)]
     lengths = [3] * 900 + [13] * 100
-    assert _cuts(lengths) == [(0, 900), (900, 1000)]
+    assert _bucket_bounds(lengths) == [(0, 900), (900, 1000)]
 
 
-def test_packing_is_remembered_for_a_label_set(model, monkeypatch):
-    monkeypatch.setattr(causal, "_KEPT", 4)
+def test_layouts_are_cached_per_label_set(model, monkeypatch):
+    monkeypatch.setattr(shared_prefix, "_CACHE_SIZE", 4)
     shared = SharedPrefix(causal_tower(model))
     encoder = wrap(tiny_model(), SimpleTokenizer(), {}, name="t", device=CPU, dtype=torch.float64)
     sets = [tokenise(encoder, [f"label {i}"]) for i in range(6)]

@@ -21,6 +21,6 @@ def test_equals_timm(name: str, size: int) -> None:
             module.weight.data.uniform_(0.5, 2)
             module.bias.data.uniform_(-0.2, 0.2)
     ours = EfficientNetLite(reference.state_dict()).double()
-    pictures = torch.randn(2, 3, size, size, dtype=torch.float64)
+    images = torch.randn(2, 3, size, size, dtype=torch.float64)
     with torch.no_grad():
-        torch.testing.assert_close(ours(pictures), reference(pictures), atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(ours(images), reference(images), atol=1e-9, rtol=1e-9)

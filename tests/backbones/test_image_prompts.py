@@ -7,7 +7,7 @@ import torch
 from backbones.saved import save_open_clip
 from open_clip.tokenizer import SimpleTokenizer
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidOptionError
@@ -23,7 +23,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def encoder():
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def prompt(layers: int, images: int = 2) -> Prompt:
@@ -67,7 +67,7 @@ def test_equals_the_plain_forward(encoder, model, layers, images):
 def test_chunks_change_nothing(model):
     small = wrap(tiny_model(), SimpleTokenizer(), {}, name="t", device=torch.device("cpu"), dtype=torch.float64)
     small.chunk = 2
-    large = load("tiny", device="cpu", dtype="float64")
+    large = load_model("tiny", device="cpu", dtype="float64")
     assert (small.encode_images(VIEWS) - large.encode_images(VIEWS)).abs().max() <= 1e-12
     given = prompt(2)
     assert (small.encode_images(VIEWS, given) - large.encode_images(VIEWS, given)).abs().max() <= 1e-12
@@ -75,7 +75,7 @@ def test_chunks_change_nothing(model):
 
 def test_a_tower_that_takes_no_prompts(tmp_path):
     save_open_clip("rn", tmp_path)
-    encoder = load(f"local-dir:{tmp_path}", device="cpu")
+    encoder = load_model(f"local-dir:{tmp_path}", device="cpu")
     with pytest.raises(InvalidOptionError, match="takes no prompts"):
         encoder.encode_images(torch.zeros(1, 1, 3, 64, 64), prompt(1, 1))
 

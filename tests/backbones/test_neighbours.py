@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import open_clip
 import pytest
 import torch
 from backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip, siglip_tokenizer
 from PIL import Image
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidLabelsError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
 from poise.testing import check_backbone
 from poise.types import Prompt
+from poise.views import make_views, plan_views
 
 LABELS = ["cat", "great white shark", "a dog", "annual crop land of the north"]
 
@@ -39,7 +41,7 @@ def open_clip_folder(request, tmp_path_factory):
 def test_open_clip(open_clip_folder):
     name = f"local-dir:{open_clip_folder}"
     model = open_clip.create_model(name)
-    encoder = load(name, device="cpu")
+    encoder = load_model(name, device="cpu")
     assert encoder.image.mean == (0.5, 0.4, 0.3)
     assert encoder.image.resize == "squash"
     views = pictures(encoder.image.size)
@@ -61,7 +63,7 @@ def test_open_clip_with_a_hugging_face_tokenizer(tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     name = f"local-dir:{tmp_path}"
     model = open_clip.create_model(name).eval()
-    encoder = load(name, device="cpu")
+    encoder = load_model(name, device="cpu")
     views = pictures(32)
     with torch.no_grad():
         theirs, _ = model.get_logits(
@@ -73,7 +75,7 @@ def test_open_clip_with_a_hugging_face_tokenizer(tmp_path):
 def test_quick_gelu_is_read_from_the_configuration(tmp_path):
     for kind in ("vit", "quickgelu"):
         save_open_clip(kind, tmp_path / kind)  # the same seed: the weights are equal
-    one, other = (our_logits(load(f"local-dir:{tmp_path / kind}"), pictures(32)) for kind in ("vit", "quickgelu"))
+    one, other = (our_logits(load_model(f"local-dir:{tmp_path / kind}"), pictures(32)) for kind in ("vit", "quickgelu"))
     assert (one - other).abs().max() > 1e-3
 
 
@@ -82,7 +84,7 @@ def test_transformers_siglip(tmp_path, version):
     import transformers
 
     model = save_siglip(tmp_path, version=version)
-    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    encoder = load_model(f"transformers:{tmp_path}", device="cpu")
     assert encoder.fixed_length
     assert encoder.bias == pytest.approx(-7.0)
     views = pictures(32)
@@ -118,7 +120,7 @@ def test_siglip_with_its_own_tokenizer(tmp_path):
         )  # fmt: skip
     tokenizer = SiglipTokenizer(str(tmp_path / "trained.model"), model_max_length=64, model_input_names=["input_ids"])
     model = save_siglip(tmp_path / "model", tokenizer=tokenizer)
-    encoder = load(f"transformers:{tmp_path / 'model'}", device="cpu")
+    encoder = load_model(f"transformers:{tmp_path / 'model'}", device="cpu")
     ids = tokenizer([f"a photo of a {label}." for label in LABELS], padding="max_length", return_tensors="pt").input_ids
     views = pictures(32)
     with torch.no_grad():
@@ -130,7 +132,7 @@ def test_siglip_with_its_own_tokenizer(tmp_path):
 def test_the_general_path_takes_batched_gradients_and_contexts_per_class(tmp_path, save):
     save(tmp_path)
     scheme = "transformers" if (tmp_path / "config.json").exists() else "local-dir"
-    encoder = load(f"{scheme}:{tmp_path}", device="cpu", dtype="float64")
+    encoder = load_model(f"{scheme}:{tmp_path}", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS)
     start = init_prompt(encoder, classes).context
     context = start.clone().requires_grad_()
@@ -146,9 +148,25 @@ def test_the_general_path_takes_batched_gradients_and_contexts_per_class(tmp_pat
         encoder.encode_classes(classes, Prompt(start, text_layers=start[:, None]))
 
 
+@pytest.mark.parametrize("size", [(35, 32), (32, 39), (33, 32), (37, 32)])
+def test_transformers_clip_reads_images_of_odd_sizes_as_its_own_processor_does(tmp_path, size):
+    import transformers
+
+    model = save_clip(tmp_path)
+    encoder = load_model(f"transformers:{tmp_path}", device="cpu")
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image, processor = Image.fromarray(noise), transformers.AutoProcessor.from_pretrained(tmp_path)
+    inputs = processor(text=[f"a photo of a {x}." for x in LABELS], images=image, padding=True, return_tensors="pt")
+    views = make_views(image, encoder.image, plan_views(image.size, views=1))
+    with torch.no_grad():
+        theirs = model(**inputs).logits_per_image
+    assert (views[0] - inputs["pixel_values"][0]).abs().max() <= 1e-5
+    assert (our_logits(encoder, views).softmax(-1) - theirs.softmax(-1)).abs().max() <= 1e-5
+
+
 def test_transformers_clip(tmp_path):
     model = save_clip(tmp_path)
-    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    encoder = load_model(f"transformers:{tmp_path}", device="cpu")
     from transformers import AutoTokenizer
 
     views = pictures(32)
@@ -172,7 +190,7 @@ def test_transformers_own_pipeline(tmp_path, save):
     theirs = pipeline("zero-shot-image-classification", model=str(tmp_path), device="cpu")
     picture = Image.effect_noise((32, 32), 80).convert("RGB")  # the model's own size: no resizing is compared here
     answer = theirs(picture, candidate_labels=LABELS, hypothesis_template="a photo of a {}.")
-    encoder = load(f"transformers:{tmp_path}", device="cpu")
+    encoder = load_model(f"transformers:{tmp_path}", device="cpu")
     view = normalize(to_tensor(picture), encoder.image.mean, encoder.image.std)[None]
     logits = our_logits(encoder, view)[0]
     ours = logits.sigmoid() if encoder.fixed_length else logits.softmax(-1)
@@ -182,13 +200,13 @@ def test_transformers_own_pipeline(tmp_path, save):
 
 
 def test_tiny_conforms_and_is_the_same_every_time():
-    encoder = load("tiny", device="cpu")
+    encoder = load_model("tiny", device="cpu")
     check_backbone(encoder)
-    again = load("tiny", device="cpu")
+    again = load_model("tiny", device="cpu")
     assert torch.equal(our_logits(encoder, pictures(32)), our_logits(again, pictures(32)))
 
 
 def test_loading_leaves_the_random_state_alone():
     before = torch.get_rng_state()
-    load("tiny", device="cpu")
+    load_model("tiny", device="cpu")
     assert torch.equal(before, torch.get_rng_state())

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.pocket import FOLDER
 
 LABELS = (
@@ -63,7 +63,7 @@ def test_open_clip_gives_the_same_features(open_clip_model):
     from poise.prompts import init_prompt, tokenise
 
     model, prepare, tokenizer = open_clip_model
-    encoder = load("pocket", device="cpu", dtype="float32")
+    encoder = load_model("pocket", device="cpu", dtype="float32")
     pictures = torch.stack([prepare(photo(name)) for name in PHOTOS])
     with torch.inference_mode():
         classes = tokenise(encoder, LABELS, "a photo of a {}.")
@@ -80,7 +80,7 @@ def test_open_clip_gives_the_same_features(open_clip_model):
 
 
 def test_scale_is_the_model_s_own(open_clip_model):
-    encoder = load("pocket", device="cpu", dtype="float32")
+    encoder = load_model("pocket", device="cpu", dtype="float32")
     one = torch.ones(1, 1, 4) / 2
     theirs = open_clip_model[0].logit_scale.detach().exp().item()
     assert encoder.logits(one, one).item() == pytest.approx(theirs, rel=1e-5)

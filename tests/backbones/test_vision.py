@@ -12,10 +12,10 @@ from poise.backbones.loaders.tiny import CONFIG, tiny_model
 
 def test_equal_to_the_tower_itself() -> None:
     visual = tiny_model().double().requires_grad_(False).visual
-    pictures = torch.randn(5, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(5, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     tower = class_token_tower(visual)
     assert tower is not None
-    torch.testing.assert_close(tower(pictures), visual(pictures), atol=1e-12, rtol=0)
+    torch.testing.assert_close(tower(images), visual(images), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("vision", [{"pool_type": "avg"}, {"attentional_pool": True}, {"output_tokens": True}])

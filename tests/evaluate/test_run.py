@@ -12,7 +12,7 @@ import torch
 from evaluate.attempt import contents, make_pictures
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.data import ImageSet, Item
 from poise.errors import ModelNotFoundError, RunInterruptedError, UnknownNameError
 from poise.evaluate import records, resolve, worker
@@ -70,7 +70,7 @@ def test_each_image_seed_and_method_has_one_row(clean):
 
 
 def test_rows_are_what_the_parts_give_by_hand(clean, pictures):
-    encoder = load("tiny", device="cpu")
+    encoder = load_model("tiny", device="cpu")
     labels = ("class0", "class1", "class2")
     tuner = Tuner(encoder, tokenise(encoder, labels), [methods.get("kld+cats")])
     file = pictures / "class1" / "2.png"
@@ -112,9 +112,9 @@ def watched(monkeypatch):
     """A way to wrap the tiny encoder's image tower before a run loads it."""
 
     def wrap(change):
-        encoder = load("tiny", device="cpu")
+        encoder = load_model("tiny", device="cpu")
         monkeypatch.setattr(encoder, "encode_images", change(encoder.encode_images), raising=False)
-        monkeypatch.setattr(worker.backbones, "load", lambda name, **options: encoder)
+        monkeypatch.setattr(worker.backbones, "load_model", lambda name, **options: encoder)
 
     return wrap
 
@@ -240,7 +240,7 @@ def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures
 
 
 def test_classes_may_share_a_name():
-    encoder = load("tiny", device="cpu")
+    encoder = load_model("tiny", device="cpu")
     labels = ("missile", "sea_lion", "missile", "sea lion")
     classes = tokenise(encoder, labels, repeats=True)
     assert classes.labels == labels
@@ -265,7 +265,7 @@ def test_other_frameworks_run(pictures, tmp_path, clean, framework):
 
 
 def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
-    encoder = load("tiny", device="cpu")
+    encoder = load_model("tiny", device="cpu")
     context = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     facts = store.Facts(kind="coop", model=encoder.name, template="a photo of a {}.")
     store.save(tmp_path / "prompt.safetensors", store.StoredPrompt({"context": context}, facts))

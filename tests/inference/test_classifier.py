@@ -16,7 +16,7 @@ from PIL import Image
 
 import poise
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.prompts import files
 
@@ -25,7 +25,7 @@ LABELS = ["cat", "dog", "great white shark"]
 
 @pytest.fixture(scope="module")
 def encoder():
-    return load("tiny", device="cpu")
+    return load_model("tiny", device="cpu")
 
 
 def picture(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:
@@ -154,7 +154,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("poise.inference.classifier.load", refuse)
+    monkeypatch.setattr("poise.inference.classifier.load_model", refuse)
 
 
 @pytest.mark.usefixtures("nothing_loads")

@@ -88,7 +88,7 @@ def test_options_of_a_call(photo: Image.Image) -> None:
 
 
 def test_options_are_checked_when_the_pipeline_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poise.inference.pipelines.load", None)  # nothing is loaded for a wrong call
+    monkeypatch.setattr("poise.inference.pipelines.load_model", None)  # nothing is loaded for a wrong call
     with pytest.raises(UnknownNameError, match="Did you mean 'views'"):
         poise.pipeline(model="tiny", veiws=2)
     with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):

@@ -13,7 +13,7 @@ from PIL import Image
 
 import poise
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.data import Item
 from poise.data.opening import open_dataset
 from poise.errors import PoiseError, RunInterruptedError
@@ -38,7 +38,7 @@ METHOD = "kld+cats"
 
 @pytest.fixture(scope="module")
 def encoder():
-    return load("tiny", device="cpu")
+    return load_model("tiny", device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from open_clip.model import CLIP
 from oracles.text import text_features
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import cocoop, coop, maple
@@ -22,7 +22,7 @@ RECIPE = coop.FewShot(epochs=3, batch_size=3, lr=0.1, seed=4)
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +119,8 @@ def test_conditional_fit_equals_the_plain_loop(encoder, model) -> None:
     recipe = coop.FewShot(epochs=2, batch_size=2, lr=0.1, seed=4)
     stored = cocoop.fit(encoder, LABELS, features, targets, recipe=recipe)
     classes, context, _ = coop.begin(encoder, LABELS, coop.Shape(words="a photo of a"), recipe.seed)
-    fresh = cocoop._fresh(context, 32, recipe.seed)
-    names = ("context", *cocoop.NETWORK)
-    values = {name: getattr(fresh, name).clone().requires_grad_() for name in names}
+    fresh = cocoop.fresh_network(context, 32, recipe.seed)
+    values = {name: tensor.clone().requires_grad_() for name, tensor in fresh.items()}
     optimiser = torch.optim.SGD(list(values.values()), lr=1.0, momentum=0.9, weight_decay=5e-4)
     for epoch in range(2):
         optimiser.param_groups[0]["lr"] = recipe.rate(epoch)
@@ -136,8 +135,8 @@ def test_conditional_fit_equals_the_plain_loop(encoder, model) -> None:
             optimiser.zero_grad()
             torch.stack(losses).mean().backward()
             optimiser.step()
-    for name in names:
-        torch.testing.assert_close(stored.tensors[name], values[name].detach(), atol=1e-8, rtol=0)
+    for name, value in values.items():
+        torch.testing.assert_close(stored.tensors[name], value.detach(), atol=1e-8, rtol=0)
 
 
 def test_conditional_prompts_follow_the_image_and_its_norm(encoder) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from poise import data, methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.cli.fit import app, convert_app
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.features import TRAINING_CROPS, encode, epoch_crops
@@ -76,7 +76,7 @@ def test_maple_statistics_and_alignment(folder, tmp_path) -> None:
     run("maple", *common(folder, out), "--epochs", 1, "--depth", 2)
     shown = run("stats", *common(folder, noted), "--init", out)
     assert "[2, 19, 64] (layers, tokens, width) over 6 images" in shown
-    encoder = load("tiny", device="cpu", dtype="float32")
+    encoder = load_model("tiny", device="cpu", dtype="float32")
     images = data.open_dataset(f"folder:{folder}")
     views = torch.stack([_plain(item, encoder) for item in images.items])
     coupled = Coupled.of(store.load(out), encoder)
@@ -129,12 +129,12 @@ def test_convert(tmp_path) -> None:
     state = {"ctx": torch.randn(2, 64), "proj.weight": torch.randn(64, 64), "proj.bias": torch.randn(64)}
     torch.save({"state_dict": state}, tmp_path / "maple.pth.tar")
     run("maple", tmp_path / "maple.pth.tar", tmp_path / "m.safetensors", "--model", "tiny", into=convert_app)
-    coupled = Coupled.of(store.load(tmp_path / "m.safetensors"), load("tiny", device="cpu"))
+    coupled = Coupled.of(store.load(tmp_path / "m.safetensors"), load_model("tiny", device="cpu"))
     assert coupled.deep.shape == (1, 0, 2, 64)
 
 
 def test_an_epochs_crop_is_that_view(folder) -> None:
-    encoder, images = load("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
+    encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
     features = encode(images, encoder, ViewRecipe(4, 3, crops=TRAINING_CROPS)).features
     crop = epoch_crops(images, encoder, seed=3)(2, torch.tensor([1, 4]))
     torch.testing.assert_close(encoder.encode_images(crop[:, None])[:, 0], features[[1, 4], 3])
@@ -142,7 +142,7 @@ def test_an_epochs_crop_is_that_view(folder) -> None:
 
 @pytest.mark.parametrize(("augmix", "crops"), [(True, "bilinear"), (False, "bicubic")])
 def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops, monkeypatch) -> None:
-    encoder, images = load("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
+    encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
     plain = encode(images, encoder, ViewRecipe(5, 2, augmix, crops, engine="pil")).features
     monkeypatch.setattr("poise.loading.prepare.FEW", 0)
     batched = encode(
@@ -154,6 +154,6 @@ def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops, monke
 def test_a_picture_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "broken.png").write_bytes(b"no picture")
-    encoder, images = load("tiny", device="cpu"), data.open_dataset(f"folder:{tmp_path}")
+    encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{tmp_path}")
     with pytest.raises(UnreadableImageError, match=r"cat/broken.png.*needed for fitting"):
         encode(images, encoder, ViewRecipe(1))

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from oracles.text import text_features
+from safetensors.torch import load_file
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
+from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
 from poise.inits import fpp
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt
+from poise.tuning.frameworks import read_init
 from poise.types import DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark"]
+CLOSE = {"atol": 1e-10, "rtol": 0}
 
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def disturbed_features(model, classes, context, noise, ctx_sd, rest_sd):
@@ -80,9 +87,66 @@ def test_it_gets_flatter_and_comes_near_the_words(encoder) -> None:
     assert fpp.sharpness(encoder, LABELS, stored) < fpp.sharpness(encoder, LABELS, before)
 
 
-def test_the_weight_follows_the_number_of_classes() -> None:
-    assert fpp.Flatness().flatness_weight(30) == 1.5
-    assert fpp.Flatness(weight=1.25).flatness_weight(30) == 1.25
+def test_the_published_weights() -> None:
+    assert fpp.published_weight(30) == 1.5
+    assert fpp.published_weight(30, shift=True) == 1.25
+    assert fpp.PUBLISHED["fpp"].weight is None
+    assert fpp.PUBLISHED["fpp-shift"].weight == 1.25
+
+
+@pytest.mark.parametrize(("init", "weight"), [("fpp", 1 + 15 / 3), ("fpp-shift", 1.25)])
+def test_an_init_that_is_fitted_on_the_spot_has_the_published_weight(encoder, monkeypatch, init, weight) -> None:
+    monkeypatch.setitem(fpp.PUBLISHED, init, dataclasses.replace(fpp.PUBLISHED[init], steps=3))
+    stored = read_init(init, encoder, tokenise(encoder, LABELS))
+    wanted = fpp.fit(encoder, LABELS, recipe=fpp.Flatness(steps=3, weight=weight))
+    assert torch.equal(stored.tensors["context"], wanted.tensors["context"])
+
+
+def test_repeated_labels_count_as_often_as_they_occur(encoder) -> None:
+    seen = {"once": [], "twice": []}
+    for name, labels in (("once", ["crane", "cat"]), ("twice", ["crane", "cat", "crane"])):
+        fpp.fit(
+            encoder, labels, recipe=fpp.Flatness(steps=1), report=lambda *values, name=name: seen[name].append(values)
+        )
+    alone = []
+    for label in ("crane", "cat"):
+        fpp.fit(encoder, [label], recipe=fpp.Flatness(steps=1), report=lambda *values: alone.append(values))
+    (crane, cat) = ([alignment, cosine] for _, alignment, cosine in alone)
+    assert seen["once"][0][1:] == pytest.approx([(a + b) / 2 for a, b in zip(crane, cat, strict=True)])
+    assert seen["twice"][0][1:] == pytest.approx([(2 * a + b) / 3 for a, b in zip(crane, cat, strict=True)])
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = json.loads((GOLDEN / "fpp.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_equals_the_published_code(case) -> None:
+    name, tensors = case["name"], load_file(GOLDEN / "fpp.safetensors")
+    model = load_model(f"local-dir:{GOLDEN / 'model'}", device="cpu", dtype="float64")
+    classes = tokenise(model, [label.replace("_", " ") for label in case["labels"]], case["template"])
+    noises = [noise[:, : classes.ids.shape[1]].double() for noise in tensors[case["noise"]]]
+    recipe = fpp.Flatness(steps=case["steps"], weight=case["weight"])
+    words, errors, seen = init_prompt(model, classes), [], []
+    torch.testing.assert_close(model.encode_classes(classes, words)[0], tensors[f"{name}/target"], **CLOSE)
+    start = words.context[0] if case["start"] == "words" else tensors[f"{name}/start"]
+    torch.testing.assert_close(start, tensors[f"{name}/start"], **CLOSE)
+    cycle = (noises[step % len(noises)] for step in range(case["steps"]))
+    end = fpp.descend(model, classes, start, cycle, recipe, lambda *values: seen.append(values))
+    for step in range(case["recorded_steps"]):
+        assert seen[step] == pytest.approx((step, case["alignment"][step], case["cosine"][step]), abs=1e-10)
+        assert recipe.rate(step) == pytest.approx(case["lr"][step], rel=1e-12)
+    for later in case["later"]:
+        assert seen[later["step"]][1:] == pytest.approx((later["alignment"], later["cosine"]), abs=1e-10)
+    torch.testing.assert_close(end, tensors[f"{name}/final_context"], **CLOSE)
+    for context, wanted, noise in zip(
+        [start, *tensors[f"{name}/context"][:-1]], tensors[f"{name}/gradient"], noises, strict=True
+    ):
+        texts, noisy = ClassTexts(model, classes, words), fpp.NoisyTexts(model, classes, recipe)
+        shaken = noisy.features(context, noise)
+        _, _, found = fpp.gradient(texts, context, texts.init_features(), shaken, case["weight"])
+        errors.append(float((found - wanted).norm() / wanted.norm()))
+    assert max(errors) < 1e-10
 
 
 def test_no_steps_are_refused(encoder) -> None:

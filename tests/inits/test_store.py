@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections import ChainMap
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from poise.backbones import load as load_model
+from poise.backbones import load_model
 from poise.errors import InvalidCheckpointError
 from poise.inits.convert import read_coop, read_maple
 from poise.prompts.files import Facts, StoredPrompt, load, save
@@ -114,13 +116,56 @@ def test_a_published_maple_checkpoint(tmp_path) -> None:
         read_maple(path, "tiny")
 
 
+def trained(state: dict[str, torch.Tensor], **more: object) -> dict[str, object]:
+    """A checkpoint as the published trainer writes it: beside the weights, its optimiser and its schedule object."""
+    parameter = torch.nn.Parameter(torch.zeros(4, 64))
+    optimiser = torch.optim.SGD([parameter], 2e-3, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 50)
+    parameter.sum().backward()
+    optimiser.step()  # so that the optimiser has a state
+    schedule.step()
+    warm_up = {"successor": schedule, "warmup_epoch": 1, "base_lrs": [2e-3], "last_epoch": 50}
+    return {"state_dict": state, "epoch": 50, "optimizer": optimiser.state_dict(), "scheduler": warm_up} | more
+
+
+def test_published_checkpoints_hold_a_schedule(tmp_path) -> None:
+    context = torch.randn(4, 64)
+    torch.save(trained({"ctx": context}), tmp_path / "coop.pth.tar-50")
+    assert torch.equal(read_coop(tmp_path / "coop.pth.tar-50", "tiny").tensors["context"], context)
+    names = {"ctx": (2, 64), "proj.weight": (48, 64), "proj.bias": (48,)}
+    state = {f"prompt_learner.{name}": torch.randn(shape) for name, shape in names.items()}
+    torch.save(trained(state), tmp_path / "maple.pth.tar-5")
+    assert torch.equal(read_maple(tmp_path / "maple.pth.tar-5", "tiny").tensors["context"], state["prompt_learner.ctx"])
+
+
 class Evil:
     def __reduce__(self) -> object:
         return (print, ("ran",))
 
 
-def test_a_checkpoint_that_holds_code_is_not_run(tmp_path, capsys) -> None:
-    torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}, "config": Evil()}, tmp_path / "evil.pth.tar")
+@pytest.mark.parametrize(
+    "foreign",
+    [Evil(), torch.optim.Adam([torch.zeros(1)]), torch.nn.Linear(1, 1), ChainMap],
+    ids=["call", "optimiser", "module", "class"],
+)
+def test_a_checkpoint_that_holds_other_objects_is_refused_and_not_run(tmp_path, capsys, foreign) -> None:
+    torch.save(trained({"ctx": torch.zeros(4, 64)}, config=foreign), tmp_path / "evil.pth.tar")
     with pytest.raises(InvalidCheckpointError, match="plain weights"):
         read_coop(tmp_path / "evil.pth.tar", "tiny")
     assert "ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"state_dict": [1, 2]}, {"state_dict": None}, 3])
+def test_a_checkpoint_without_named_tensors_is_refused(tmp_path, content) -> None:
+    torch.save(content, tmp_path / "other.pth.tar")
+    with pytest.raises(InvalidCheckpointError, match="no tensors"):
+        read_coop(tmp_path / "other.pth.tar", "tiny")
+
+
+def test_damaged_checkpoints_are_refused(tmp_path) -> None:
+    torch.save(trained({"ctx": torch.zeros(4, 64)}), tmp_path / "good.pth.tar")
+    good = bytearray((tmp_path / "good.pth.tar").read_bytes())
+    for at in range(0, len(good), 97):
+        (tmp_path / "bad.pth.tar").write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+        with contextlib.suppress(InvalidCheckpointError):  # a byte of the weights themselves may change unseen
+            read_coop(tmp_path / "bad.pth.tar", "tiny")

@@ -162,14 +162,6 @@ def test_torchmetrics_differs_at_confidence_one() -> None:
     assert float(theirs) == pytest.approx((1.0 + 0.04) / 2, abs=1e-6)
 
 
-def test_equals_netcal_away_from_the_edges() -> None:
-    netcal = pytest.importorskip("netcal.metrics")
-    probs, labels = random_probs(6)
-    top = metrics.top_label(probs, labels)
-    assert metrics.ece(top.confidence, top.correct) == pytest.approx(netcal.ECE(20).measure(probs, labels), abs=1e-9)
-    assert metrics.mce(top.confidence, top.correct) == pytest.approx(netcal.MCE(20).measure(probs, labels), abs=1e-9)
-
-
 @given(
     arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1)),
     st.integers(0, 2**32 - 1),

@@ -21,7 +21,7 @@ from poise.objectives import (
     objectives,
     select_views,
 )
-from poise.testing import check_objective
+from poise.testing import OBJECTIVE_CHECKS, parametrize_checks
 from poise.types import Outputs
 
 
@@ -37,9 +37,9 @@ def random_logits(images: int = 3, views: int = 64, classes: int = 7, seed: int 
     return 4 * torch.randn(images, views, classes, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize("name", objectives.names())
-def test_every_registered_objective_conforms(name: str) -> None:
-    check_objective(objectives.get(name)())
+@parametrize_checks(OBJECTIVE_CHECKS, {name: objectives.get(name) for name in objectives})
+def test_every_registered_objective_conforms(make, check) -> None:
+    check(make())
 
 
 def test_selection_keeps_six_of_sixty_four() -> None:

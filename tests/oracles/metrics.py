@@ -1,17 +1,27 @@
-"""Slow, plain versions of the metrics: one loop per definition, Python floats, the edges that torch.linspace gives."""
+"""Slow, plain versions of the metrics: one loop per definition, Python floats, edges in exact fractions."""
 
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Sequence
+from fractions import Fraction
 
-import torch
+
+def float32(value: Fraction | float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+def edges(bins: int = 20) -> list[float]:
+    """Multiples of float32(1 / bins), counted from the nearer end, rounded to float32 once."""
+    step = Fraction(float32(1 / bins))
+    exact = [k * step if k < (bins + 1) // 2 else 1 - (bins - k) * step for k in range(bins + 1)]
+    return [float32(edge) for edge in exact]
 
 
 def ece_and_mce(confidence: Sequence[float], correct: Sequence[bool], bins: int = 20) -> tuple[float, float]:
-    edges = torch.linspace(0, 1, bins + 1).tolist()
     expected, largest = 0.0, 0.0
-    for lower, upper in itertools.pairwise(edges):
+    for lower, upper in itertools.pairwise(edges(bins)):
         inside = [i for i, value in enumerate(confidence) if lower < value <= upper or value == lower == 0]
         if inside:
             gap = abs(sum(correct[i] for i in inside) - sum(confidence[i] for i in inside)) / len(inside)
@@ -30,7 +40,7 @@ def sce(probs: Sequence[Sequence[float]], labels: Sequence[int], bins: int = 20)
 
 def adaptive_ece(confidence: Sequence[float], correct: Sequence[bool], bins: int = 20) -> float:
     ranked, last = sorted(confidence), len(confidence) - 1
-    ranks = (torch.linspace(0, 1, bins + 1) * last).round().long().tolist()
+    ranks = [round(float32(edge * last)) for edge in edges(bins)]
     limits = sorted({ranked[rank] for rank in ranks})
     if len(limits) == 1:
         limits = limits * 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidLabelsError, InvalidOptionError, InvalidTemplateError
 from poise.prompts import check_labels, init_prompt, tokenise
 
@@ -18,7 +18,7 @@ START, END = SIMPLE.sot_token_id, SIMPLE.eot_token_id
 
 @pytest.fixture(scope="module")
 def encoder():
-    return load("tiny", device="cpu")
+    return load_model("tiny", device="cpu")
 
 
 @pytest.mark.parametrize(

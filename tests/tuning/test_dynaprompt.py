@@ -8,7 +8,7 @@ from oracles import dynaprompt as plain
 from oracles.text import text_features
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
@@ -25,7 +25,7 @@ TUNED = [name for name in methods.names() if name != "zero-shot"]
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def stream_of(images: int = 7, views: int = 10, seed: int = 0) -> torch.Tensor:
@@ -253,7 +253,7 @@ def test_memories_conform(memory) -> None:
     check_memory(memory)
 
 
-@pytest.mark.parametrize(("memory", "rule"), [(Forgets, "keep a moment"), (Hoards, "must hold the start")])
+@pytest.mark.parametrize(("memory", "rule"), [(Forgets, "keep a moment"), (Hoards, "must hold the init")])
 def test_memories_that_do_not_conform_are_told_why(memory, rule) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_memory(memory)

@@ -11,7 +11,7 @@ from oracles.tuning import tune_one
 from PIL import Image
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from poise.inference.classifier import Classifier
@@ -28,7 +28,7 @@ CHOSEN = [methods.get("zero-shot"), methods.get("kld+cats", selection=0.5)]
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

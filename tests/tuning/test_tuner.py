@@ -10,7 +10,7 @@ from oracles.text import text_features
 from oracles.tuning import tune_one
 
 from poise import methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
@@ -24,7 +24,7 @@ TUNED = [name for name in methods.names() if name != "zero-shot"]
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return load("tiny", device="cpu", dtype="float64")
+    return load_model("tiny", device="cpu", dtype="float64")
 
 
 def image_features(encoder: DualEncoder, images: int = 3, views: int = 20, seed: int = 0) -> torch.Tensor:

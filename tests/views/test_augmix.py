@@ -28,34 +28,34 @@ def _golden() -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def _check_case(name: str, picture: np.ndarray, want: np.ndarray) -> None:
+def _check_case(name: str, image: np.ndarray, want: np.ndarray) -> None:
     """The published code decides a shift's direction from another random stream than the recorded draw, so a shift
-    must equal its picture in one of the two directions; all else must equal it under the recorded draw."""
+    must equal the stored image in one of the two directions; other operations must equal it for the recorded draw."""
     operation, level, draw = name.split("/")
     strength = float(level.removeprefix("level"))
     sign = -1.0 if float(draw.removeprefix("draw")) > 0.5 else 1.0
     signs = (1.0, -1.0) if operation.startswith("translate") else (sign,)
-    made = [np.asarray(apply_operation(Image.fromarray(picture), operation, strength, s)) for s in signs]
+    made = [np.asarray(apply_operation(Image.fromarray(image), operation, strength, s)) for s in signs]
     assert any(np.array_equal(one, want) for one in made)
 
 
 @pytest.mark.parametrize("name", sorted(set(_golden()) - {"input"}))
-def test_an_operation_equals_the_published_picture(name: str) -> None:
+def test_an_operation_equals_the_published_image(name: str) -> None:
     golden = _golden()
     _check_case(name, golden["input"], golden[name])
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not VECTORS.exists(), reason="the full set of golden pictures is not beside the repository")
-def test_every_published_picture_is_equalled() -> None:
-    pictures = load_file(VECTORS / "augmix.safetensors")
+@pytest.mark.skipif(not VECTORS.exists(), reason="the full set of golden images is not beside the repository")
+def test_every_published_image_is_equalled() -> None:
+    images = load_file(VECTORS / "augmix.safetensors")
     cases = json.loads((VECTORS / "augmix.json").read_text())["cases"]
     assert len(cases) == 90
     for case in cases:
-        _check_case(case["name"], pictures["input"], pictures[case["name"]])
+        _check_case(case["name"], images["input"], images[case["name"]])
 
 
-def _picture(side: int, seed: int = 0) -> np.ndarray:
+def _image(side: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(30, 220, (5, 5, 3), dtype=np.uint8)).resize((side, side), 3)
     return np.asarray(coarse)
@@ -65,40 +65,40 @@ def _picture(side: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_pil_oracle_and_batched_operation_agree(name: str, level: float, sign: float) -> None:
-    picture = _picture(48)
-    side = len(picture)
+    image = _image(48)
+    side = len(image)
     want = {
-        "autocontrast": lambda: np.stack([oracle.autocontrast(picture[..., c]) for c in range(3)], -1),
-        "equalize": lambda: np.stack([oracle.equalize(picture[..., c]) for c in range(3)], -1),
-        "posterize": lambda: picture & 0xF0,
-        "solarize": lambda: np.where(picture < 256 - int(level * 25.6), picture, 255 - picture),
-        "rotate": lambda: oracle.warp(picture, oracle.rotation(sign * int(level * 3), side)),
-        "shear_x": lambda: oracle.warp(picture, (1, sign * level * 0.3 / 10, 0, 0, 1, 0)),
-        "shear_y": lambda: oracle.warp(picture, (1, 0, 0, sign * level * 0.3 / 10, 1, 0)),
-        "translate_x": lambda: oracle.warp(picture, (1, 0, sign * int(level * side / 30), 0, 1, 0)),
-        "translate_y": lambda: oracle.warp(picture, (1, 0, 0, 0, 1, sign * int(level * side / 30))),
+        "autocontrast": lambda: np.stack([oracle.autocontrast(image[..., c]) for c in range(3)], -1),
+        "equalize": lambda: np.stack([oracle.equalize(image[..., c]) for c in range(3)], -1),
+        "posterize": lambda: image & 0xF0,
+        "solarize": lambda: np.where(image < 256 - int(level * 25.6), image, 255 - image),
+        "rotate": lambda: oracle.warp(image, oracle.rotation(sign * int(level * 3), side)),
+        "shear_x": lambda: oracle.warp(image, (1, sign * level * 0.3 / 10, 0, 0, 1, 0)),
+        "shear_y": lambda: oracle.warp(image, (1, 0, 0, sign * level * 0.3 / 10, 1, 0)),
+        "translate_x": lambda: oracle.warp(image, (1, 0, sign * int(level * side / 30), 0, 1, 0)),
+        "translate_y": lambda: oracle.warp(image, (1, 0, 0, 0, 1, sign * int(level * side / 30))),
     }[name]()
-    made = np.asarray(apply_operation(Image.fromarray(picture), name, level, sign))
+    made = np.asarray(apply_operation(Image.fromarray(image), name, level, sign))
     np.testing.assert_array_equal(made, want)
     change = _look_up if name in LOOKUPS else _warp
-    place = np.array([OPERATIONS.index(name)])
-    tensor = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None]
-    batched = change(tensor, place, np.array([level]), np.array([sign]))[0].permute(1, 2, 0).numpy()
+    code = np.array([OPERATIONS.index(name)])
+    tensor = torch.from_numpy(image.copy()).permute(2, 0, 1)[None]
+    batched = change(tensor, code, np.array([level]), np.array([sign]))[0].permute(1, 2, 0).numpy()
     difference = np.abs(batched.astype(int) - want)
     assert difference.max() <= (0 if name in LOOKUPS or name.startswith("translate") else 1)
     assert (difference > 0).mean() < 0.01
 
 
 @pytest.mark.parametrize("value", [0, 7, 255])
-def test_constant_pictures_pass_through_the_lookups(value: int) -> None:
-    picture = torch.full((1, 3, 8, 8), value, dtype=torch.uint8)
+def test_constant_images_pass_through_the_lookups(value: int) -> None:
+    image = torch.full((1, 3, 8, 8), value, dtype=torch.uint8)
     for name in ("autocontrast", "equalize"):
-        places = np.array([OPERATIONS.index(name)])
-        assert torch.equal(_look_up(picture, places, np.array([0.5]), np.array([1.0])), picture)
+        codes = np.array([OPERATIONS.index(name)])
+        assert torch.equal(_look_up(image, codes, np.array([0.5]), np.array([1.0])), image)
 
 
 def test_mixing_before_and_after_normalisation_is_the_same() -> None:
-    image = Image.fromarray(_picture(60))
+    image = Image.fromarray(_image(60))
     plan = plan_views(image.size, views=5, key="a", augmix=True)
     assert plan.augmix is not None
     for row in range(4):
@@ -108,7 +108,7 @@ def test_mixing_before_and_after_normalisation_is_the_same() -> None:
 
 
 def test_batched_augmix_equals_pil_on_the_same_crops() -> None:
-    image = Image.fromarray(_picture(60))
+    image = Image.fromarray(_image(60))
     plan = plan_views(image.size, views=33, key="a", augmix=True)
     assert plan.augmix is not None
     crops = torch.stack([to_tensor(crop_view(image, plan, row, 32)) for row in range(32)])
@@ -120,7 +120,7 @@ def test_batched_augmix_equals_pil_on_the_same_crops() -> None:
 
 
 def test_one_view_alone_equals_that_view_in_a_batch() -> None:
-    image = Image.fromarray(_picture(60))
+    image = Image.fromarray(_image(60))
     many, few = (plan_views(image.size, views=v, key="a", augmix=True) for v in (6, 2))
     assert many.augmix is not None
     assert few.augmix is not None

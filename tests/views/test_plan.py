@@ -82,9 +82,9 @@ def test_boxes_are_never_empty_and_lie_inside(width: int, height: int) -> None:
 def test_crops_are_distributed_as_torchvision_draws_them(size: tuple[int, int]) -> None:
     width, height = size
     ours = plan_views(size, views=4001, key="d").boxes.astype(float)
-    picture = torch.empty(3, height, width, device="meta")
+    image = torch.empty(3, height, width, device="meta")
     torch.manual_seed(0)
-    drawn = [RandomResizedCrop.get_params(picture, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(2500)]
+    drawn = [RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(2500)]
     theirs = np.array(drawn, dtype=float)[:, [1, 0, 3, 2]]
     for column in range(4):
         a, b = np.sort(ours[:, column]), np.sort(theirs[:, column])

@@ -12,6 +12,7 @@ from oracles import views as oracle
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import functional as vision
+from transformers import CLIPImageProcessor
 
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
@@ -21,15 +22,14 @@ from poise.views.pil.plain import plain_view
 from poise.views.pixels import normalise, to_tensor
 from poise.views.torch.batched import _crop_taps, _plain_taps
 from poise.views.torch.filters import resample
-from poise.views.triton import launch as fused
-from poise.views.triton import view_kernels as kernels
+from poise.views.triton import launch, view_kernels
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SPEC = ImageSpec(64, MEAN, STD)
 CPU = torch.device("cpu")
 
 
-def _picture(width: int, height: int, seed: int = 0) -> Image.Image:
+def _image(width: int, height: int, seed: int = 0) -> Image.Image:
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (7, 7, 3), dtype=np.uint8)).resize((width, height), 3)
     noise = rng.normal(0, 5, (height, width, 3))
@@ -43,32 +43,56 @@ def _levels(difference: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (64, 64), (63, 200), (40, 31), (1, 1), (3, 90)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_plain_view_is_torchvisions_resize_and_centre_crop(size: tuple[int, int], interpolation: str) -> None:
-    image = _picture(*size)
+    image = _image(*size)
     mode = transforms.InterpolationMode(interpolation)
     want = transforms.CenterCrop(64)(transforms.Resize(64, mode)(image))
     made = plain_view(image, ImageSpec(64, MEAN, STD, interpolation=interpolation))
     assert made.tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("margin", range(8))
+def test_an_odd_margin_is_halved_as_the_models_library_does_it(margin: int) -> None:
+    image, upright = _image(64 + margin, 64), _image(64, 64 + margin)
+    processor = CLIPImageProcessor(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
+    for each in (image, upright):
+        theirs = processor(each, return_tensors="pt")["pixel_values"][0]
+        ours = replace(SPEC, crop_offset="floor")
+        assert _levels(normalise(to_tensor(plain_view(each, ours)), ours) - theirs).max() < 0.01
+        torchvisions = transforms.CenterCrop(64)(each)
+        assert plain_view(each, SPEC).tobytes() == torchvisions.tobytes()
+
+
+@pytest.mark.parametrize("offset", ["round", "floor"])
+@pytest.mark.parametrize("size", [(67, 64), (64, 71), (90, 61)])
+def test_all_view_engines_share_the_offset_of_the_centre_crop(size: tuple[int, int], offset: str) -> None:
+    image, spec, plan = _image(*size), replace(SPEC, crop_offset=offset), plan_views(size, views=1)
+    reference = make_views(image, spec, plan)[0]
+    assert _levels(make_views_batched([image], spec, [plan])[0, 0] - reference).max() < 0.01
+    by_taps = resample(to_tensor(image), *_plain_taps(spec, plan, CPU))[0]
+    assert _levels(normalise(by_taps, spec) - reference).max() < 1.01
+    with pytest.raises(InvalidOptionError, match="Accepted: round, floor"):
+        make_views(image, replace(SPEC, crop_offset="ceil"), plan)
+
+
 def test_squash_resizes_both_sides() -> None:
-    image = _picture(90, 40)
+    image = _image(90, 40)
     made = plain_view(image, ImageSpec(64, MEAN, STD, resize="squash"))
     assert made.tobytes() == image.resize((64, 64), Image.Resampling.BICUBIC).tobytes()
 
 
 def test_a_long_strip_is_cropped_without_resizing_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    strip = _picture(2, 300)
+    strip = _image(2, 300)
     whole = np.asarray(plain_view(strip, SPEC)).astype(int)
     monkeypatch.setattr("poise.views.pil.plain._WHOLE_PIXELS", 1000)
     assert np.abs(np.asarray(plain_view(strip, SPEC)) - whole).max() <= 1
     monkeypatch.undo()
-    assert plain_view(_picture(1, 5000), ImageSpec(224, MEAN, STD)).size == (224, 224)
+    assert plain_view(_image(1, 5000), ImageSpec(224, MEAN, STD)).size == (224, 224)
 
 
 @pytest.mark.parametrize("name", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(500, 375), (30, 50)])
 def test_crops_are_torchvisions_resized_crop(size: tuple[int, int], name: str) -> None:
-    image = _picture(*size)
+    image = _image(*size)
     plan = plan_views(size, views=9, key="a")
     for row, (left, top, width, height) in enumerate(plan.boxes.tolist()):
         want = vision.resized_crop(image, top, left, height, width, [64, 64], transforms.InterpolationMode(name))
@@ -77,7 +101,7 @@ def test_crops_are_torchvisions_resized_crop(size: tuple[int, int], name: str) -
 
 
 def test_views_are_normalised_as_torchvision_does() -> None:
-    image = _picture(80, 70)
+    image = _image(80, 70)
     plan = plan_views(image.size, views=3, key="a")
     pipeline = transforms.Compose([transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
     want = torch.stack([pipeline(plain_view(image, SPEC)), *(pipeline(crop_view(image, plan, r, 64)) for r in (0, 1))])
@@ -86,7 +110,7 @@ def test_views_are_normalised_as_torchvision_does() -> None:
 
 @pytest.mark.parametrize("size", [(300, 200), (40, 60)])
 def test_pil_equals_the_float64_formula_to_a_rounding(size: tuple[int, int]) -> None:
-    image = _picture(*size)
+    image = _image(*size)
     made = np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR)).astype(float)
     difference = np.abs(made - oracle.resize(np.asarray(image), 64))
     assert difference.max() <= 2
@@ -96,7 +120,7 @@ def test_pil_equals_the_float64_formula_to_a_rounding(size: tuple[int, int]) -> 
 @pytest.mark.parametrize(("augmix", "crops"), [(False, "bilinear"), (True, "bilinear"), (False, "bicubic")])
 @pytest.mark.parametrize("size", [(500, 375), (40, 60), (1, 1), (1, 700)])
 def test_batched_views_equal_the_pil_views(size: tuple[int, int], augmix: bool, crops: str) -> None:
-    image = _picture(*size)
+    image = _image(*size)
     spec = replace(SPEC, crop_interpolation=crops)
     plan = plan_views(size, views=24, key="a", augmix=augmix)
     want = make_views(image, spec, plan)
@@ -111,27 +135,25 @@ def test_batched_views_equal_the_pil_views(size: tuple[int, int], augmix: bool, 
 def test_sparse_resampling_equals_pil(size: tuple[int, int], interpolation: str) -> None:
     crops = "bilinear" if interpolation == "lanczos" else interpolation
     spec = ImageSpec(64, MEAN, STD, interpolation=interpolation, crop_interpolation=crops)
-    image = _picture(*size)
+    image = _image(*size)
     plan = plan_views(size, views=12, key="a")
-    picture = to_tensor(image)
-    made = torch.cat(
-        [resample(picture, *_plain_taps(spec, plan, CPU)), resample(picture, *_crop_taps(spec, plan, CPU))]
-    )
+    pixels = to_tensor(image)
+    made = torch.cat([resample(pixels, *_plain_taps(spec, plan, CPU)), resample(pixels, *_crop_taps(spec, plan, CPU))])
     difference = _levels(normalise(made, spec) - make_views(image, spec, plan))
     assert difference.max() < 2.01
     assert difference.mean() < 0.03
 
 
-def test_many_views_in_several_turns_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = _picture(50, 40)
+def test_many_views_in_several_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = _image(50, 40)
     plan = plan_views(image.size, views=8, key="a")
     whole = resample(to_tensor(image), *_crop_taps(SPEC, plan, CPU))
-    monkeypatch.setattr("poise.views.torch.filters._MOST_NUMBERS", 3 * 64 * 3 * 40)
+    monkeypatch.setattr("poise.views.torch.filters._MAX_ELEMENTS", 3 * 64 * 3 * 40)
     assert torch.equal(resample(to_tensor(image), *_crop_taps(SPEC, plan, CPU)), whole)
 
 
 def test_batch_mates_and_kind_of_input_do_not_matter() -> None:
-    images = [_picture(90, 70, 1), _picture(33, 70, 2), _picture(64, 64, 3)]
+    images = [_image(90, 70, 1), _image(33, 70, 2), _image(64, 64, 3)]
     plans = [plan_views(image.size, views=5, key=str(i), augmix=True) for i, image in enumerate(images)]
     together = make_views_batched(images, SPEC, plans)
     for i, image in enumerate(images):
@@ -153,11 +175,11 @@ def test_any_size_gives_finite_views(width: int, height: int, seed: int) -> None
 
 
 def test_wrong_combinations_are_refused() -> None:
-    image = _picture(20, 20)
+    image = _image(20, 20)
     plan, other = plan_views((20, 20), views=3), plan_views((20, 20), views=4)
     with pytest.raises(InvalidOptionError, match="30 x 20"):
         make_views(image, SPEC, plan_views((30, 20), views=3))
-    with pytest.raises(InvalidOptionError, match="1 pictures"):
+    with pytest.raises(InvalidOptionError, match="1 images"):
         make_views_batched([image], SPEC, [plan, plan])
     with pytest.raises(InvalidOptionError, match="differ"):
         make_views_batched([image, image], SPEC, [plan, other])
@@ -178,11 +200,9 @@ def test_views_on_a_gpu_equal_the_pil_views(
 ) -> None:
     spec = replace(SPEC, crop_interpolation=crops)
     if not in_kernels:
-        monkeypatch.setattr(fused, "usable", lambda device, spec: False)
-    images = [
-        _picture(w, h) for w, h in ((500, 375), (40, 60), (1, 1), (1, 700), (1300, 900), (70, 70), (9, 9), (5, 8))
-    ]
-    images += [_picture(64, 50), _picture(50, 64)]
+        monkeypatch.setattr(launch, "usable", lambda device, spec: False)
+    images = [_image(w, h) for w, h in ((500, 375), (40, 60), (1, 1), (1, 700), (1300, 900), (70, 70), (9, 9), (5, 8))]
+    images += [_image(64, 50), _image(50, 64)]
     plans = [plan_views(image.size, views=20, key=str(i), augmix=augmix) for i, image in enumerate(images)]
     made = make_views_batched(images, spec, plans, "cuda").cpu()
     for image, plan, views in zip(images, plans, made, strict=True):
@@ -193,15 +213,15 @@ def test_views_on_a_gpu_equal_the_pil_views(
     assert torch.equal(make_views_batched(tensors, spec, plans, "cuda").cpu(), made)
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1" or not kernels.available, reason="no interpreter")
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1" or not view_kernels.available, reason="no interpreter")
 @pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 @pytest.mark.parametrize("augmix", [False, True])
 def test_kernels_in_the_interpreter_equal_the_pil_views(augmix: bool) -> None:
     spec = replace(SPEC, size=16)
-    images = [_picture(50, 37), _picture(1, 40)]
+    images = [_image(50, 37), _image(1, 40)]
     plans = [plan_views(image.size, views=5, key=str(i), augmix=augmix) for i, image in enumerate(images)]
     made = torch.empty(2, 5, 3, 16, 16)
-    fused.fused_views(images, spec, plans, made)
+    launch.fused_views(images, spec, plans, made)
     for image, plan, views in zip(images, plans, made, strict=True):
         difference = _levels(views - make_views(image, spec, plan))
         assert difference.mean() < 0.1

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from poise import data, methods
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.evaluate.records import entropy
 from poise.inference.answers import Answer
 from poise.inference.limits import Limits
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--out", type=Path, help="write the per-image numbers here, as JSON")
     args = parser.parse_args()
-    encoder = load(args.model, device=args.device, dtype="float32")
+    encoder = load_model(args.model, device=args.device, dtype="float32")
     heads = ("set (images)", "method", "top-1", "ECE", "mean conf.", "ΔH right", "ΔH wrong", "discrepancy")
     table = ["| " + " | ".join(heads) + " |", "|---|---" + 6 * "|--:" + "|"]
     everything = {}

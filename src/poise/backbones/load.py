@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.registry import Registry
 from poise.types import DualEncoder
 
@@ -32,30 +33,60 @@ class Placement:
     cache_dir: str | None = None
 
 
-schemes: Registry[Callable[[str, Placement], DualEncoder]] = Registry("kind of model")
+Loader = Callable[[str, Placement], DualEncoder]
 
 
-def load(
+@dataclass(frozen=True)
+class ModelRow:
+    """One kind of name that `load_model` takes."""
+
+    form: str  # as it is written: a bare name ("pocket"), or a scheme and what follows it ("local-dir:PATH")
+    about: str
+    load: Loader  # from what follows the scheme
+    download: bool = False  # whether files are fetched on first use
+    recommended: str = ""  # for what
+    marker: str = ""  # the file by which a folder of this kind is known
+
+    def describe(self) -> str:
+        """A line about it."""
+        notes = ["downloaded on first use"] * self.download + [f"recommended for {self.recommended}"] * bool(
+            self.recommended
+        )
+        return "; ".join([self.about, *notes])
+
+
+models: Registry[ModelRow] = Registry("kind of model")
+_NAMED = "open_clip"  # the scheme of names without one
+_RECOMMENDED = {"ViT-B-16/openai": "the published tables"}
+
+
+def load_model(
     name: str, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", cache_dir: str | None = None
 ) -> DualEncoder:
-    """The encoder called ``name``.
+    """Load a model as an encoder of images and texts.
 
     Args:
-        name: ``tiny``, ``pocket``, an open_clip name (``ViT-B-16/openai``), ``hf-hub:ORG/REPO``,
+        name: ``pocket``, ``tiny``, an open_clip name (``ViT-B-16/openai``), ``hf-hub:ORG/REPO``,
             ``local-dir:PATH`` (a folder in open_clip's format), ``transformers:ORG/REPO`` or ``transformers:PATH``.
         device: "auto" takes CUDA, else MPS, else the CPU.
         dtype: "auto" is float16 on CUDA and float32 elsewhere; bfloat16 on CUDA and float64 on the CPU are options.
         cache_dir: where downloaded files are kept; the hub's own cache by default.
+
+    Example:
+        >>> load_model("tiny", device="cpu").name
+        'tiny'
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"A model's name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
     place = resolve(device, dtype, cache_dir)
     scheme, _, rest = name.partition(":")
-    if rest and scheme in schemes:
-        return schemes.get(scheme)(rest, place)
-    if name in ("tiny", "pocket"):
-        return schemes.get(name)("", place)
-    return schemes.get("open_clip")(name, place)
+    if scheme in models:
+        row = models.get(scheme)
+        if bool(rest) != (":" in row.form):
+            raise UnknownNameError(f"'{name}' is not a model's name.", hint=f"Write {row.form}.")
+        return row.load(rest, place)
+    _refuse_folder(name)
+    return models.get(_NAMED).load(name, place)
 
 
 def list_models() -> list[str]:
@@ -67,17 +98,30 @@ def list_models() -> list[str]:
 
 
 def describe_models() -> list[tuple[str, str]]:
-    """The names that `load` takes, each with a line about it."""
+    """The names that `load_model` takes, each with a line about it."""
     from poise.backbones.loaders.openclip_load import known_names
 
-    rows = [
-        ("pocket", "the embedded model: small, trained, no download; the default"),
-        ("tiny", "seeded random weights, for tests: its answers mean nothing"),
-        ("local-dir:PATH", "a folder in open_clip's format"),
-        ("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub"),
-        ("transformers:ORG/REPO", "a CLIP or SigLIP model of transformers, on the hub or in a folder"),
-    ]
-    return rows + [(name, "open_clip, downloaded on first use") for name in known_names()]
+    rows = [models.get(scheme) for scheme in models if scheme != _NAMED]
+    named = models.get(_NAMED)
+    rows += [replace(named, form=name, recommended=_RECOMMENDED.get(name, "")) for name in known_names()]
+    return [(row.form, row.describe()) for row in rows]
+
+
+def _refuse_folder(name: str) -> None:
+    """Say how a folder is written, where a name without a scheme is one."""
+    try:
+        folder = Path(name).expanduser()
+        exists = folder.is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long, the home of an unknown user, a null character
+        return
+    if not exists:
+        return
+    kinds = {scheme: models.get(scheme).marker for scheme in models if models.get(scheme).marker}
+    found = [f"{scheme}:{name} (it has {file})" for scheme, file in kinds.items() if (folder / file).is_file()]
+    missing = f"It has none of {', '.join(kinds.values())}, so poise can't load it."
+    raise UnknownNameError(
+        f"Unknown model '{name}': it is a folder.", hint=f"Write {' or '.join(found)}." if found else missing
+    )
 
 
 def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Placement:
@@ -114,42 +158,58 @@ def _device(device: str | torch.device) -> torch.device:
     return chosen
 
 
-@schemes.add("tiny")
-def _tiny(_: str, place: Placement) -> DualEncoder:
-    from poise.backbones.loaders.tiny import load_tiny
+def _model(
+    form: str, about: str, *, download: bool = False, recommended: str = "", marker: str = ""
+) -> Callable[[Loader], Loader]:
+    def add(load: Loader) -> Loader:
+        row = ModelRow(form, about, load, download=download, recommended=recommended, marker=marker)
+        models.add(form.partition(":")[0])(row)
+        return load
 
-    return load_tiny(device=place.device, dtype=place.dtype)
+    return add
 
 
-@schemes.add("pocket")
+@_model("pocket", "the embedded model: small, trained; the default", recommended="first steps, and for CPUs")
 def _pocket(_: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.pocket import load_pocket
 
     return load_pocket(device=place.device, dtype=place.dtype)
 
 
-@schemes.add("local-dir")
+@_model("tiny", "seeded random weights: its answers mean nothing", recommended="tests")
+def _tiny(_: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.tiny import load_tiny
+
+    return load_tiny(device=place.device, dtype=place.dtype)
+
+
+@_model("local-dir:PATH", "a folder in open_clip's format", marker="open_clip_config.json")
 def _local_dir(path: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_folder
 
     return load_folder(path, device=place.device, dtype=place.dtype)
 
 
-@schemes.add("hf-hub")
+@_model("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", download=True)
 def _hf_hub(repo: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_hub
 
     return load_hub(repo, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
-@schemes.add("transformers")
+@_model(
+    "transformers:ORG/REPO or PATH",
+    "a CLIP or SigLIP model of transformers, on the hub or in a folder",
+    download=True,
+    marker="config.json",
+)
 def _transformers(source: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.transformers import load_transformers
 
     return load_transformers(source, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
-@schemes.add("open_clip")
+@_model("open_clip:ARCHITECTURE/WEIGHTS", "open_clip", download=True)
 def _open_clip(name: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_named
 

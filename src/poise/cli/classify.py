@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
-from poise.cli.labels import read_labels
 from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
 from poise.storage import safe_cell
 
@@ -61,7 +60,8 @@ def classify(
         str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
     ] = None,
     init: Annotated[
-        str, typer.Option(help="Where tuning starts: template, fpp, or a file of 'poise fit' or 'poise convert'.")
+        str,
+        typer.Option(help="Where tuning starts: template, fpp, fpp-shift, or a file of 'poise fit'."),
     ] = "template",
     views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
     augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
@@ -138,6 +138,8 @@ def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
     if labels is not None:
         return [label.strip() for label in labels.split(",")]
     assert labels_file is not None
+    from poise.prompts.labels import read_labels
+
     return read_labels(labels_file)
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.cli.labels import read_labels
 from poise.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
-    from poise.inits.coop import FewShot
+    from poise.inits.few_shot import FewShot
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
@@ -124,8 +123,9 @@ def fpp(
 ) -> None:  # fmt: skip
     """FPP: a start whose text features hardly move under noise, fitted without images."""
     from poise.inits import fpp as init
+    from poise.prompts.labels import read_labels
 
-    labels = read_labels(labels_file) if labels_file else _names(_open(dataset, data, 0, 1, split="test"))
+    labels = read_labels(labels_file) if labels_file else list(_open(dataset, data, 0, 1, split="test").classes)
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)
 
@@ -208,6 +208,7 @@ def convert_coop(
 ) -> None:
     """A published CoOp prompt; class-specific ones need the labels that they are for."""
     from poise.inits.convert import read_coop
+    from poise.prompts.labels import read_labels
     from poise.storage import hash_names
 
     labels_hash = hash_names(read_labels(labels_file)) if labels_file else ""
@@ -227,9 +228,9 @@ def convert_maple(
 
 
 def _load(model: str, device: str, dtype: str) -> DualEncoder:
-    from poise.backbones import load
+    from poise.backbones import load_model
 
-    return load(model, device=device, dtype=dtype)
+    return load_model(model, device=device, dtype=dtype)
 
 
 def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "train") -> ImageSet:
@@ -240,13 +241,8 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
     return datasets.open_dataset(dataset, data, split=split, shots=shots or None, seed=seed)
 
 
-def _names(images: ImageSet) -> list[str]:
-    """Each class name once: among ImageNet's published ones, two stand for two classes each."""
-    return list(dict.fromkeys(images.classes))
-
-
 def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:
-    from poise.inits.coop import FewShot
+    from poise.inits.few_shot import FewShot
 
     return FewShot(epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
 

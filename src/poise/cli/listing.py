@@ -16,7 +16,10 @@ class Kind(StrEnum):
     datasets = "datasets"
 
 
-def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+def list_names(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    search: Annotated[str, typer.Argument(help="Show only rows that contain this text, in upper or lower case.")] = "",
+) -> None:
     """List the models, methods or datasets that can be named."""
     if kind is Kind.methods:
         from poise.methods import DESCRIPTIONS
@@ -30,6 +33,7 @@ def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> N
         from poise import data
 
         rows = [(name, data.row(name).title) for name in data.names()]
-    width = max(len(name) for name, _ in rows)
+    rows = [row for row in rows if search.lower() in " ".join(row).lower()]
+    width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
         typer.echo(f"{name:<{width}}  {text}".rstrip())

@@ -1,1 +1,1 @@
-"""Ray: connecting to a cluster, and a pool of actors."""
+"""Ray: the connection to a cluster and a pool of worker processes."""

@@ -1,6 +1,6 @@
-"""Tasks handed to processes on a Ray cluster: each makes what it needs once, and whoever is free gets the next task.
+"""A pool of worker processes on a Ray cluster. Each worker is set up once; idle workers receive the next task.
 
-A process that dies costs time, not results: its task is done again by another one.
+If a worker dies, another one repeats its task, so no result is lost.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from poise.cluster.connection import connect
 from poise.errors import InvalidOptionError, PoiseError, WorkersLostError
 
 log = logging.getLogger(__name__)
-TRIES = 3  # of a task whose process dies under it, and of a process that dies before its first task
-_CPUS_EACH = 4  # of a process without a GPU, where nobody says how many there are to be
-_PATIENCE = 0.5  # seconds between two looks at whether to stop
-_LONG = 60  # seconds without any process before the user is told what is being waited for
-_CANT_START = "Every machine needs the same version of poise and room in its memory for the model."
-_CANT_WORK = "What is finished is kept. Often memory ran out: try fewer --actors or a smaller --batch-size."
+MAX_ATTEMPTS = 3  # attempts at a task whose workers die, and at starting a worker
+_CPUS_PER_WORKER = 4  # used to choose the number of workers on a cluster without GPUs
+_POLL_SECONDS = 0.5  # interval at which `check` is called
+_WARN_SECONDS = 60  # time without a running worker after which the user is warned
+_START_HINT = "Every machine needs the same version of poise and enough memory for the model."
+_TASK_HINT = "Finished results are kept. The usual cause is memory: try fewer --actors or a smaller --batch-size."
 
 Task = TypeVar("Task")
 
 
-class Host:
-    """What runs in each process of Ray's."""
+class WorkerActor:
+    """The Ray actor that runs in each worker process."""
 
     def __init__(self, make: Callable[[int], Any], threads: int, folder: str) -> None:
-        if os.path.isdir(folder):  # so that relative paths mean what they mean where the command was typed
+        if os.path.isdir(folder):  # relative paths refer to the folder of the command
             os.chdir(folder)
         self._make, self._threads = make, threads
-        self._made: Any = None
+        self._worker: Any = None
 
     def start(self) -> None:
-        """Make what the tasks need, once."""
-        self._made = self._make(self._threads)
+        """Create the object that processes the tasks."""
+        self._worker = self._make(self._threads)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """One task's answer."""
-        return getattr(self._made, method)(*arguments)
+        """Process one task and return its result."""
+        return getattr(self._worker, method)(*arguments)
 
 
 @dataclass
-class _Round(Generic[Task]):
-    """One call of `Pool.run`: what is open, and who is doing what."""
+class _RunState(Generic[Task]):
+    """State of one call of `Pool.run`."""
 
-    open: deque[tuple[int, Task]]
-    busy: dict[Any, tuple[Any, tuple[int, Task] | None]] = field(default_factory=dict)  # no task: it is starting
-    losses: Counter[int] = field(default_factory=Counter)
-    since: float = field(default_factory=time.monotonic)  # when somebody last had a task
+    queue: deque[tuple[int, Task]]
+    pending: dict[Any, tuple[Any, tuple[int, Task] | None]] = field(default_factory=dict)  # task None: starting
+    losses: Counter[int] = field(default_factory=Counter)  # workers that died, per task
+    last_active: float = field(default_factory=time.monotonic)  # last time at which a worker had a task
     warned: bool = False
 
-    def working(self) -> int:
-        """How many have a task."""
-        return sum(task is not None for _, task in self.busy.values())
+    def active(self) -> int:
+        """Return the number of workers that have a task."""
+        return sum(task is not None for _, task in self.pending.values())
 
 
 class Pool:
-    """As many processes as the cluster has GPUs for (or CPUs); ``make(threads)`` gives the object that does the tasks.
+    """Worker processes on a Ray cluster, by default one per GPU, or one per four CPU cores.
 
     Args:
-        make: called once in each process, with the number of threads it may use.
-        address: of the cluster; "" starts a Ray on this machine alone.
-        actors: number of processes; 0 = by what the cluster has.
-        gpu: whether each process gets a GPU; None = where the cluster has any.
+        make: Called once in each worker with its number of threads; returns the object that processes the tasks.
+        address: Address of the cluster; "" starts Ray on this machine.
+        actors: Number of workers; 0 chooses it from the resources of the cluster.
+        gpu: Whether each worker gets a GPU; None means if the cluster has any.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Pool:
     ) -> None:
         if actors < 0:
             raise InvalidOptionError(
-                f"actors is {actors}.", hint="Give the number of processes, or 0 for the cluster's."
+                f"actors is {actors}.", hint="Use a positive number, or 0 to choose it from the cluster's resources."
             )
         self._ray = connect(address)
         totals = self._ray.cluster_resources()
         cpus, gpus = int(totals.get("CPU", 1)), int(totals.get("GPU", 0))
         self.gpus = gpus
         self.on_gpu = gpus > 0 if gpu is None else gpu
-        self.size = max(1, actors or (gpus if self.on_gpu else cpus // _CPUS_EACH))
-        needs = {"num_cpus": 1, "num_gpus": int(self.on_gpu), "scheduling_strategy": "SPREAD"}
-        self._hosts = self._ray.remote(Host).options(**needs)
+        self.size = max(1, actors or (gpus if self.on_gpu else cpus // _CPUS_PER_WORKER))
+        resources = {"num_cpus": 1, "num_gpus": int(self.on_gpu), "scheduling_strategy": "SPREAD"}
+        self._actors = self._ray.remote(WorkerActor).options(**resources)
         self._arguments = (make, max(1, cpus // self.size), os.getcwd())
         self._idle: list[Any] = []
         self._failed_starts = 0
@@ -98,51 +98,51 @@ class Pool:
         name: Callable[[Task], str] = str,
         check: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[Task, Any]]:
-        """Each task with its answer, as they come.
+        """Yield each task with its result, in the order of completion.
 
         Args:
-            tasks: what is to be done.
-            method: what is called of the object that ``make`` gave.
-            arguments: what is sent for a task, made when a process is free for it, and again if that one dies.
-            name: what a task is called in messages.
-            check: called twice a second; raises to stop.
+            tasks: The tasks to process.
+            method: Method of the object returned by ``make`` that processes a task.
+            arguments: Returns the arguments of ``method`` for a task; called again if the task is repeated.
+            name: Returns the name of a task for messages.
+            check: Called twice a second; raises an exception to stop the run.
         """
-        now = _Round(deque(enumerate(tasks)))
+        state = _RunState(deque(enumerate(tasks)))
         try:
-            while now.open or now.working():
+            while state.queue or state.active():
                 check()
-                self._hand_out(now, method, arguments)
-                ready, _ = self._ray.wait(list(now.busy), num_returns=1, timeout=_PATIENCE)
+                self._dispatch(state, method, arguments)
+                ready, _ = self._ray.wait(list(state.pending), num_returns=1, timeout=_POLL_SECONDS)
                 for reference in ready:
-                    host, entry = now.busy.pop(reference)
+                    actor, entry = state.pending.pop(reference)
                     try:
-                        answer = self._get(reference)
+                        result = self._get(reference)
                     except self._ray.exceptions.RayError as error:
-                        self._lose(now, entry, name, error)
+                        self._handle_death(state, entry, name, error)
                         continue
-                    self._idle.append(host)
+                    self._idle.append(actor)
                     if entry is None:
                         self._failed_starts = 0
                     else:
-                        yield entry[1], answer
+                        yield entry[1], result
         finally:
-            for host, _ in now.busy.values():
-                self._ray.kill(host)
+            for actor, _ in state.pending.values():
+                self._ray.kill(actor)
 
-    def _hand_out(self, now: _Round[Task], method: str, arguments: Callable[[Task], tuple[Any, ...]]) -> None:
-        """Tasks only go to processes that are up: one for which the cluster has no room holds up nothing."""
-        while self._idle and now.open:
-            entry = now.open.popleft()
-            host = self._idle.pop()
-            now.busy[host.call.remote(method, *arguments(entry[1]))] = (host, entry)
-        while len(now.busy) + len(self._idle) < min(self.size, len(now.open) + now.working()):
-            host = self._hosts.remote(*self._arguments)
-            now.busy[host.start.remote()] = (host, None)
-        if now.working():
-            now.since = time.monotonic()
-        elif time.monotonic() - now.since > _LONG and not now.warned:
-            now.warned = True
-            log.warning("No worker has started for %d s: the cluster may be full. Free: %s.", _LONG, self._free())
+    def _dispatch(self, state: _RunState[Task], method: str, arguments: Callable[[Task], tuple[Any, ...]]) -> None:
+        """Send tasks to idle workers and start more workers; a worker gets no task before it has started."""
+        while self._idle and state.queue:
+            entry = state.queue.popleft()
+            actor = self._idle.pop()
+            state.pending[actor.call.remote(method, *arguments(entry[1]))] = (actor, entry)
+        while len(state.pending) + len(self._idle) < min(self.size, len(state.queue) + state.active()):
+            actor = self._actors.remote(*self._arguments)
+            state.pending[actor.start.remote()] = (actor, None)
+        if state.active():
+            state.last_active = time.monotonic()
+        elif time.monotonic() - state.last_active > _WARN_SECONDS and not state.warned:
+            state.warned = True
+            log.warning("No worker started in %d s: the cluster may be full. Free: %s.", _WARN_SECONDS, self._free())
 
     def _get(self, reference: Any) -> Any:
         try:
@@ -150,22 +150,23 @@ class Pool:
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, PoiseError):
                 raise error.cause from None
-            raise RuntimeError(str(error)) from error  # a fault in the code: once more would not help
+            raise RuntimeError(str(error)) from error  # an error in the code, so another attempt would not help
 
-    def _lose(
-        self, now: _Round[Task], entry: tuple[int, Task] | None, name: Callable[[Task], str], error: Exception
+    def _handle_death(
+        self, state: _RunState[Task], entry: tuple[int, Task] | None, name: Callable[[Task], str], error: Exception
     ) -> None:
-        """Note a death. The task comes first again, until it has cost too many."""
+        """Put the task of a dead worker back at the front of the queue, or raise after too many attempts."""
         if entry is None:
             self._failed_starts += 1
-            losses, what, hint = self._failed_starts, "while starting", _CANT_START
+            losses, activity, hint = self._failed_starts, "while starting", _START_HINT
         else:
-            now.open.appendleft(entry)
-            now.losses[entry[0]] += 1
-            losses, what, hint = now.losses[entry[0]], f"with {name(entry[1])}", _CANT_WORK
-        log.warning("A worker died %s (%s); attempt %d of %d.", what, type(error).__name__, losses, TRIES)
-        if losses >= TRIES:
-            raise WorkersLostError(f"{TRIES} workers died {what}. Ray says: {_reason(error)}", hint=hint) from error
+            state.queue.appendleft(entry)
+            state.losses[entry[0]] += 1
+            losses, activity, hint = state.losses[entry[0]], f"while processing {name(entry[1])}", _TASK_HINT
+        log.warning("A worker died %s (%s); attempt %d of %d.", activity, type(error).__name__, losses, MAX_ATTEMPTS)
+        if losses >= MAX_ATTEMPTS:
+            message = f"{MAX_ATTEMPTS} workers died {activity}. Ray reports: {_reason(error)}"
+            raise WorkersLostError(message, hint=hint) from error
 
     def _free(self) -> str:
         free = self._ray.available_resources()
@@ -173,6 +174,6 @@ class Pool:
 
 
 def _reason(error: Exception) -> str:
-    """The telling line of what Ray says: the first, but under a traceback the last."""
+    """Return the most informative line of a Ray error: the first, or the last if there is a traceback."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if any(line.startswith("Traceback") or "ray::" in line for line in lines) else 0].strip()

@@ -11,6 +11,7 @@ from poise.data import ImageSet
 from poise.errors import ModelNotFoundError, UnknownNameError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inference.limits import default_batch_size
+from poise.inits import fpp
 from poise.methods import Method
 from poise.tuning import Options
 from poise.tuning.frameworks import KINDS
@@ -57,10 +58,10 @@ def check_init(config: RunConfig) -> None:
             raise UnknownNameError.of("framework option", name, known)
     kind, _, path = config.init.partition(":")
     file = Path(path if kind in KINDS and path else config.init)
-    if config.init not in ("template", "fpp") and not file.is_file():
+    if config.init not in ("template", *fpp.PUBLISHED) and not file.is_file():
         raise ModelNotFoundError(
             f"The init '{config.init}' is not a file.",
-            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
+            hint="Give 'template', 'fpp', 'fpp-shift', or a prompt that `poise fit` or `poise convert` wrote.",
         )
 
 

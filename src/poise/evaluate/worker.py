@@ -54,7 +54,7 @@ class Worker:
         check_init(job.config)
         self.job = job
         self.config = job.config
-        self.encoder = backbones.load(self.config.model, device=self.config.device, dtype=self.config.dtype)
+        self.encoder = backbones.load_model(self.config.model, device=self.config.device, dtype=self.config.dtype)
         self._sets = dict(sets or {})
         self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
         self._tuner: tuple[tuple[str, int | None], AnyTuner] | None = None

@@ -10,12 +10,13 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 import numpy as np
 
 from poise import methods as method_table
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
 from poise.inference.answers import Answer, Prediction
 from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor
 from poise.inference.results import Details, Failure, Result
+from poise.inits import fpp
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.tuning import AnyTuner, Tuner, make_tuner
@@ -63,8 +64,8 @@ class Classifier(Generic[R]):
             template of the prompt that ``init`` names.
         context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of
             them, or "auto" (those before it if there are any).
-        init: where tuning starts: "template" (its words), "fpp" (fitted here, without data), the file of a prompt
-            fitted by `poise fit` or imported by `poise convert`, or a prompt itself.
+        init: where tuning starts: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), the file
+            of a prompt fitted by `poise fit` or imported by `poise convert`, or a prompt itself.
         views: views per image that tuning looks at, the plain image included.
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
         seed: of the random views.
@@ -123,7 +124,7 @@ class Classifier(Generic[R]):
         self.methods = find_methods(method)
         self._several = not isinstance(method, str | Method)
         self._check_template(template, init)
-        self.encoder = load(model, device=device, dtype=dtype) if isinstance(model, str) else model
+        self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         self.recipe = ViewRecipe(views, seed, augmix)
         tuner = self._make_tuner(template, context, init, on_long_label)
         self._predictor = Predictor(self.encoder, tuner, self.recipe, limits=Limits(batch_size=batch_size or 0))
@@ -200,7 +201,7 @@ class Classifier(Generic[R]):
         )
 
     def _check_template(self, template: str | None, init: str | Path | Prompt) -> None:
-        if template is not None and not isinstance(init, Prompt) and init not in ("template", "fpp"):
+        if template is not None and not isinstance(init, Prompt) and init not in ("template", *fpp.PUBLISHED):
             raise InvalidOptionError(
                 f"template={template!r} was given together with init='{init}', which has a template of its own.",
                 hint="Leave one of them out.",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from poise.backbones import load
+from poise.backbones import load_model
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.classifier import (
     DEFAULT_METHOD,
@@ -171,7 +171,7 @@ def pipeline(
     check_counts(options.get("views", 1), batch_size)
     if isinstance(device, int):
         device = "cpu" if device < 0 else f"cuda:{device}"
-    encoder = load(model, device=device, dtype=dtype) if isinstance(model, str) else model
+    encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
     return ZeroShotImageClassification(encoder, method, batch_size=batch_size, **options)
 
 

@@ -85,10 +85,10 @@ class Predictor:
     Example:
         >>> import numpy as np
         >>> from poise import methods
-        >>> from poise.backbones import load
+        >>> from poise.backbones import load_model
         >>> from poise.prompts import tokenise
         >>> from poise.tuning import make_tuner
-        >>> encoder = load("tiny", device="cpu")
+        >>> encoder = load_model("tiny", device="cpu")
         >>> tuner = make_tuner(encoder, tokenise(encoder, ["cat", "dog"]), [methods.get("tpt")])
         >>> predictor = Predictor(encoder, tuner, ViewRecipe(views=4))
         >>> prediction, failure = predictor.run([np.zeros((8, 8, 3), np.uint8), "missing.png"])

@@ -1,9 +1,14 @@
-"""Published CoOp and MaPLe checkpoints as poise prompts. They are pickles, so only their tensors are read."""
+"""Published CoOp and MaPLe checkpoints as poise prompts. They are pickles, so only their tensors are read.
+
+The published trainer also stores its learning-rate schedule: a CosineAnnealingLR with its SGD, whose state is a
+defaultdict. These names, and no others, are accepted; stand-ins without behaviour take their place, so that nothing of
+the schedule is built.
+"""
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +17,24 @@ from poise.errors import InvalidCheckpointError
 from poise.inits.coop import context_option, placeholder_template
 from poise.prompts.files import Facts, StoredPrompt
 
+
+class _NotRead:
+    """Takes the place of an object whose content is of no use here."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def _plain_dict(factory: object) -> dict[object, object]:
+    return {}
+
+
+_SCHEDULE: list[Any] = [
+    (_NotRead, "torch.optim.lr_scheduler.CosineAnnealingLR"),
+    (_NotRead, "torch.optim.sgd.SGD"),
+    (_plain_dict, "collections.defaultdict"),  # weights_only refuses to fill a real one
+    (_NotRead, "builtins.dict"),  # the defaultdict's factory
+]
 _MAPLE_WEIGHT, _MAPLE_BIAS = "compound_prompt_projections.{}.weight", "compound_prompt_projections.{}.bias"
 
 
@@ -58,22 +81,24 @@ def read_maple(path: str | Path, model: str) -> StoredPrompt:
 
 
 def _state(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint's ``state_dict``, by their names inside the prompt learner."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_SCHEDULE):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InvalidCheckpointError(
             f"There is no checkpoint '{path}'.", hint="Give the published .pth.tar file."
         ) from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as problem:
+    except Exception as problem:  # a damaged pickle ends in errors of any kind
         # torch's own message advises to load with code execution allowed, so it isn't passed on.
         raise InvalidCheckpointError(
             f"'{path}' can't be read as plain weights ({type(problem).__name__}).",
-            hint="It is damaged, or it holds more than tensors, which poise never runs.",
+            hint="It is damaged, or it holds more than tensors and the schedule of SGD, which poise never runs.",
         ) from problem
     state = content.get("state_dict", content) if isinstance(content, dict) else {}
     return {
         str(name).removeprefix("module.").removeprefix("prompt_learner."): tensor
-        for name, tensor in state.items()
+        for name, tensor in (state.items() if isinstance(state, dict) else ())
         if isinstance(tensor, Tensor)
     }
 

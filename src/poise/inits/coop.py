@@ -5,8 +5,7 @@ The image tower is frozen, so every crop is encoded once, before the first step;
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,43 +13,13 @@ from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
+from poise.inits.few_shot import FewShot, Report, Tensors, check_shots, train
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt
 from poise.storage import hash_names
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 POSITIONS = {"end": "before", "middle": "around", "front": "after"}  # of the class name -> where the context stands
-Report = Callable[[int, float], None]  # epoch or step, mean loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class FewShot:
-    """The published training recipe: SGD, one epoch at a small constant rate, then a cosine."""
-
-    epochs: int = 50  # on ImageNet; see `published_epochs`
-    batch_size: int = 32
-    lr: float = 2e-3
-    warmup_epochs: int = 1
-    warmup_lr: float = 1e-5
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    seed: int = 1
-
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch. The cosine is as long as all epochs and begins after the warm-up.
-
-        >>> [round(FewShot(epochs=4).rate(epoch), 6) for epoch in range(4)]
-        [1e-05, 0.002, 0.001707, 0.001]
-        """
-        if epoch < self.warmup_epochs:
-            return self.warmup_lr
-        return self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs)) / 2
-
-    def batches(self, count: int, epoch: int) -> list[Tensor]:
-        """The rows of each batch, in an order of its own for each epoch; the last, smaller batch is dropped."""
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
-        whole = [rows for rows in order.split(self.batch_size) if len(rows) == self.batch_size]
-        return whole or [order]
 
 
 def published_epochs(shots: int, dataset: str = "") -> int:
@@ -140,18 +109,13 @@ def fit(
     features, targets = features.to(encoder.device), targets.to(encoder.device)
     classes, context, facts = begin(encoder, labels, shape, recipe.seed)
     texts = ClassTexts(encoder, classes, Prompt(context[None]))
-    parameter = context.clone().requires_grad_()
-    optimiser = torch.optim.SGD([parameter], recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
-    for epoch in range(recipe.epochs):
-        optimiser.param_groups[0]["lr"] = recipe.rate(epoch)
-        losses = []
-        for rows in recipe.batches(len(features), epoch):
-            seen = features[rows, epoch % features.shape[1]]  # [n, D]
-            loss, parameter.grad = loss_and_gradient(texts, parameter.detach(), seen, targets[rows])
-            optimiser.step()
-            losses.append(float(loss))
-        report(epoch, math.fsum(losses) / len(losses))
-    return StoredPrompt({"context": parameter.detach()}, facts)
+
+    def step(now: Tensors, epoch: int, rows: Tensor) -> tuple[float, Tensors]:
+        seen = features[rows, epoch % features.shape[1]]  # [n, D]
+        loss, gradient = loss_and_gradient(texts, now["context"], seen, targets[rows])
+        return float(loss), {"context": gradient}
+
+    return StoredPrompt(train({"context": context}, len(features), recipe, step, report), facts)
 
 
 def loss_and_gradient(texts: ClassTexts, context: Tensor, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,17 +128,3 @@ def loss_and_gradient(texts: ClassTexts, context: Tensor, features: Tensor, targ
     loss = torch.nn.functional.cross_entropy(texts.encoder.logits(features[None], leaf)[0], targets)
     (cotangent,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), pullback(cotangent).context[0].to(context.dtype)
-
-
-def check_shots(features: Tensor, targets: Tensor, classes: int) -> None:
-    """Refuse features and classes that do not belong together."""
-    if features.ndim != 3 or targets.shape != features.shape[:1] or not len(targets):
-        raise InvalidOptionError(
-            f"Features of shape {list(features.shape)} came with classes of shape {list(targets.shape)}.",
-            hint="Give features [images, crops, width] and one class for each image.",
-        )
-    if int(targets.min()) < 0 or int(targets.max()) >= classes:
-        raise InvalidOptionError(
-            f"The images' classes go from {int(targets.min())} to {int(targets.max())}.",
-            hint=f"There are {classes} labels: give 0..{classes - 1}.",
-        )

@@ -1,15 +1,16 @@
-"""Flatness-aware prompt pretraining: a start whose text features hardly move under noise, fitted without any data.
+"""Flatness-aware prompt pretraining (FPP): an init whose text features hardly move under noise, fitted without images.
 
 A random context is drawn to the template's own text features (alignment) and to where noise on all token vectors
 changes the features least (flatness): loss = D · mean((t - t₀)²) - weight · mean cos(t, t_noisy). Noisy features are
 constants in the gradient; noise is drawn anew at each step, is the same for all classes, and falls on every position,
-the start token included. The publication doesn't say over how many labels: here it is the label set to be classified.
+the start token included. As in the published code, the labels are those of the test set, and a label that occurs twice
+counts twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +25,15 @@ from poise.types import ClassTokens, DualEncoder, Prompt
 Report = Callable[[int, float, float], None]  # step, alignment, mean cosine under noise
 
 
+def published_weight(classes: int, *, shift: bool = False) -> float:
+    """The weight of the flatness term in the published runs: 1 + 15 / C, and 1.25 on ImageNet's natural shifts.
+
+    >>> published_weight(30), published_weight(1000, shift=True)
+    (1.5, 1.25)
+    """
+    return 1.25 if shift else 1 + 15 / classes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flatness:
     """The published recipe."""
@@ -36,16 +46,16 @@ class Flatness:
     context_sd: float = 0.0707105  # of the noise on the context's vectors
     rest_sd: float = 0.141421  # of the noise on all others
     start_sd: float = 0.141421  # of the random context; 0 = begin at the template's words
-    weight: float | None = None  # of flatness; None = 1 + 15 / C (fine-grained sets); 1.25 for ImageNet's shifts
+    weight: float | None = None  # of the flatness term; None = `published_weight` of the number of classes
     seed: int = 0
 
     def rate(self, step: int) -> float:
         """Learning rate of a step."""
         return self.final_lr + (self.lr - self.final_lr) * (1 + math.cos(math.pi * step / self.steps)) / 2
 
-    def flatness_weight(self, classes: int) -> float:
-        """Weight of the flatness term for a number of classes."""
-        return 1 + 15 / classes if self.weight is None else self.weight
+
+# The inits that are fitted on the spot, by the name that `init` takes.
+PUBLISHED = {"fpp": Flatness(), "fpp-shift": Flatness(weight=published_weight(0, shift=True))}
 
 
 class NoisyTexts:
@@ -67,11 +77,6 @@ class NoisyTexts:
         clean = self._vectors.scatter(1, index, context.expand(len(index), -1, -1))  # [C, L, E]
         return self._texts.features(Prompt(clean + self._spread * noise[:, None]))
 
-    @property
-    def noise_shape(self) -> tuple[int, int]:
-        """(L, E): what one noise covers."""
-        return int(self._vectors.shape[1]), int(self._vectors.shape[2])
-
 
 def fit(
     encoder: DualEncoder,
@@ -81,29 +86,48 @@ def fit(
     recipe: Flatness | None = None,
     report: Report = lambda step, alignment, cosine: None,
 ) -> StoredPrompt:
-    """Fit a flat starting context for ``labels``; the template gives its place, its length and the features to keep."""
+    """Fit a flat context for ``labels``; the template gives its place, its length and the features to keep.
+
+    Args:
+        encoder: whose text tower reads the context.
+        labels: the class names of the test set, in which names may repeat.
+        template: the sentence whose words the fitted context replaces.
+        recipe: how it is fitted; ``Flatness(weight=1.25)`` is the published one for ImageNet's shifts.
+        report: called after each step with the alignment and the mean cosine under noise.
+    """
     recipe = recipe or Flatness()
     if recipe.steps < 1 or recipe.noises < 1:
         raise InvalidOptionError(f"steps is {recipe.steps}, noises {recipe.noises}.", hint="Both must be 1 or more.")
-    classes = tokenise(encoder, labels, template)
-    words = init_prompt(encoder, classes)
-    texts, noisy = ClassTexts(encoder, classes, words), NoisyTexts(encoder, classes, recipe)
-    goal, generator = texts.init_features(), torch.Generator().manual_seed(recipe.seed)
-    context = _wide(words.context[0])
+    classes = tokenise(encoder, labels, template, repeats=True)
+    context, generator = _wide(init_prompt(encoder, classes).context[0]), torch.Generator().manual_seed(recipe.seed)
     if recipe.start_sd:
         context = _draw(context.shape, generator, context) * recipe.start_sd
-    parameter = context.clone().requires_grad_()
+    shape = (recipe.noises, classes.ids.shape[1], context.shape[-1])
+    noises = (_draw(shape, generator, context) for _ in range(recipe.steps))
+    facts = Facts(kind="fpp", model=encoder.name, template=template)
+    return StoredPrompt({"context": descend(encoder, classes, context, noises, recipe, report)}, facts)
+
+
+def descend(
+    encoder: DualEncoder,
+    classes: ClassTokens,
+    context: Tensor,
+    noises: Iterable[Tensor],
+    recipe: Flatness,
+    report: Report = lambda step, alignment, cosine: None,
+) -> Tensor:
+    """The context [M, E] after a step under each of ``noises``: standard normal numbers [K, L, E]."""
+    texts, noisy = ClassTexts(encoder, classes, init_prompt(encoder, classes)), NoisyTexts(encoder, classes, recipe)
+    goal, parameter = texts.init_features(), context.clone().requires_grad_()
     optimiser = torch.optim.AdamW([parameter], recipe.lr, weight_decay=recipe.weight_decay)
-    weight = recipe.flatness_weight(len(classes))
-    for step in range(recipe.steps):
+    weight = published_weight(len(classes)) if recipe.weight is None else recipe.weight
+    for step, noise in enumerate(noises):
         optimiser.param_groups[0]["lr"] = recipe.rate(step)
-        noise = _draw((recipe.noises, *noisy.noise_shape), generator, context)
         shaken = noisy.features(parameter.detach(), noise)
         alignment, cosine, parameter.grad = gradient(texts, parameter.detach(), goal, shaken, weight)
         optimiser.step()
         report(step, float(alignment), float(cosine))
-    facts = Facts(kind="fpp", model=encoder.name, template=template)
-    return StoredPrompt({"context": parameter.detach()}, facts)
+    return parameter.detach()
 
 
 def gradient(
@@ -123,11 +147,12 @@ def sharpness(
 ) -> float:
     """1 - mean cosine between clean and disturbed text features of a prompt, under the published noise: 0 is flat."""
     recipe = Flatness()
-    classes = stored.classes(encoder, labels)
+    classes = stored.classes(encoder, labels, repeats=True)
     context = stored.tensors["context"].to(encoder.device, torch.promote_types(encoder.dtype, torch.float32))
     noisy = NoisyTexts(encoder, classes, recipe)
     clean = ClassTexts(encoder, classes, Prompt(context[None])).init_features()
-    noise = _draw((draws, *noisy.noise_shape), torch.Generator().manual_seed(seed), context)
+    shape = (draws, classes.ids.shape[1], context.shape[-1])
+    noise = _draw(shape, torch.Generator().manual_seed(seed), context)
     return 1 - float((noisy.features(context, noise) * clean).sum(-1).mean())
 
 

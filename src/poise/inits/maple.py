@@ -17,7 +17,7 @@ from poise.encoding.class_texts import ClassTexts
 from poise.encoding.coupled import Coupled
 from poise.encoding.prompted_views import PromptedViews, image_tower
 from poise.errors import InvalidOptionError
-from poise.inits.coop import FewShot, Report
+from poise.inits.few_shot import FewShot, Report, Tensors, train
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt
 from poise.types import DualEncoder
@@ -72,7 +72,7 @@ def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: in
 def fit(
     encoder: DualEncoder,
     labels: Sequence[str],
-    pictures: Callable[[int, Tensor], Tensor],
+    images: Callable[[int, Tensor], Tensor],
     targets: Tensor,
     *,
     tokens: int = 2,
@@ -80,40 +80,31 @@ def fit(
     recipe: FewShot = RECIPE,
     report: Report = lambda epoch, loss: None,
 ) -> StoredPrompt:
-    """Fit coupled prompts; ``pictures(epoch, rows)`` gives the normalised crops [n, 3, S, S] of some images."""
+    """Fit coupled prompts; ``images(epoch, rows)`` gives the normalised crops [n, 3, S, S] of those rows."""
     coupled = fresh(encoder, labels, tokens=tokens, depth=depth, seed=recipe.seed)
     classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens, repeats=True)
     texts, views = ClassTexts(encoder, classes, coupled.text()), PromptedViews(encoder)
-    parameters = {name: part.clone().requires_grad_() for name, part in coupled.parts().items()}
-    optimiser = torch.optim.SGD(
-        list(parameters.values()), recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
-    for epoch in range(recipe.epochs):
-        optimiser.param_groups[0]["lr"] = recipe.rate(epoch)
-        losses = []
-        for rows in recipe.batches(len(targets), epoch):
-            now = Coupled(**{name: part.detach() for name, part in parameters.items()})
-            loss, gradient = loss_and_gradient(texts, views, now, pictures(epoch, rows), targets[rows])
-            for name, part in gradient.parts().items():
-                parameters[name].grad = part.to(parameters[name].dtype)
-            optimiser.step()
-            losses.append(loss)
-        report(epoch, math.fsum(losses) / len(losses))
+
+    def step(now: Tensors, epoch: int, rows: Tensor) -> tuple[float, Tensors]:
+        loss, gradient = loss_and_gradient(texts, views, Coupled(**now), images(epoch, rows), targets[rows])
+        return loss, gradient.parts()
+
+    tensors = train(coupled.parts(), len(targets), recipe, step, report)
     facts = Facts(kind="maple", model=encoder.name, template=TEMPLATE, context="before", tokens=tokens)
-    return StoredPrompt({name: part.detach()[0] for name, part in parameters.items()}, facts)
+    return StoredPrompt({name: part[0] for name, part in tensors.items()}, facts)
 
 
 def loss_and_gradient(
-    texts: ClassTexts, views: PromptedViews, coupled: Coupled, pictures: Tensor, targets: Tensor
+    texts: ClassTexts, views: PromptedViews, coupled: Coupled, images: Tensor, targets: Tensor
 ) -> tuple[float, Coupled]:
-    """Cross-entropy of pictures [n, 3, S, S] with classes [n], and its gradient."""
-    layers, one = coupled.image_layers(), pictures[None]  # as n views of one image: they share the prompt
+    """Cross-entropy of images [n, 3, S, S] with classes [n], and its gradient."""
+    layers, one = coupled.image_layers(), images[None]  # as n views of one image: they share the prompt
     features, _ = views.features(one, layers)
     leaf, image_leaf = texts.features(coupled.text()).requires_grad_(), features.requires_grad_()
     loss = torch.nn.functional.cross_entropy(
         texts.encoder.logits(image_leaf[None], leaf)[0], targets.to(image_leaf.device)
     )
-    slope, image_slope = torch.autograd.grad(loss, [leaf, image_leaf])
-    which = torch.stack([torch.zeros(len(pictures), dtype=torch.long), torch.arange(len(pictures))], 1)
-    image = views.pullback(one, layers, which, image_slope, None)
-    return float(loss.detach()), coupled.pull(texts.pullback(coupled.text(), slope), image)
+    text_gradient, image_gradient = torch.autograd.grad(loss, [leaf, image_leaf])
+    which = torch.stack([torch.zeros(len(images), dtype=torch.long), torch.arange(len(images))], 1)
+    prompts = views.pullback(one, layers, which, image_gradient, None)
+    return float(loss.detach()), coupled.pull(texts.pullback(coupled.text(), text_gradient), prompts)

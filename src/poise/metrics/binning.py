@@ -65,7 +65,13 @@ def edges(bins: int = 20) -> Floats:
 
 
 def published_edges(bins: int) -> Floats:
-    """The edges in float32 as torch.linspace computes them, from both ends; the 9th of 20 is above float32(0.45)."""
+    """[bins + 1] the edges of the published code, in float32.
+
+    With s = float32(1 / bins), they are k s below the middle and 1 - (bins - k) s above, rounded to float32 once.
+    On a CPU torch.linspace gives these numbers with AVX2 or AVX-512, which fuse multiplication and addition; without
+    them it rounds twice, and some edges differ in the last bit. Float64 holds every k s and 1 - (bins - k) s exactly,
+    so this definition is the same on every machine. The 9th of 20 edges is above float32(0.45).
+    """
     k, step = np.arange(bins + 1), np.float64(np.float32(1.0 / bins))
     return np.where(k < (bins + 1) // 2, step * k, 1.0 - step * (bins - k)).astype(np.float32).astype(np.float64)
 

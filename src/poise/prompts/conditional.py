@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from poise.errors import InvalidCheckpointError
 from poise.prompts.files import StoredPrompt
 from poise.types import Prompt
 
-NETWORK = ("weight1", "bias1", "weight2", "bias2")
+PARTS = ("context", "weight1", "bias1", "weight2", "bias2")
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Conditional:
     bias1: Tensor  # [D / 16]
     weight2: Tensor  # [E, D / 16]
     bias2: Tensor  # [E]
-    feature_norm: float = 1.0
+    feature_norm: float = field(default=1.0, kw_only=True)
 
     @classmethod
     def of(cls, stored: StoredPrompt, width: int, like: Tensor, *, feature_norm: float = 1.0) -> Conditional:
         """From a file, for features of ``width``, on the device and in the dtype of ``like``."""
-        missing = [name for name in NETWORK if name not in stored.tensors]
+        missing = [name for name in PARTS if name not in stored.tensors]
         if missing:
             raise InvalidCheckpointError(f"The prompt has no {', '.join(missing)}.", hint="It is not a CoCoOp prompt.")
         given = stored.tensors["weight1"].shape[1]
@@ -37,7 +37,7 @@ class Conditional:
                 f"The prompt's network reads features of width {given}, the model's have {width}.",
                 hint="Fit the prompt on this model.",
             )
-        tensors = {name: stored.tensors[name].to(like) for name in ("context", *NETWORK)}
+        tensors = {name: stored.tensors[name].to(like) for name in PARTS}
         return cls(**tensors, feature_norm=feature_norm)
 
     def prompt(self, features: Tensor) -> Prompt:

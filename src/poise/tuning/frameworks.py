@@ -57,8 +57,8 @@ def make_tuner(
         methods: what to tune by.
         framework: "tpt" (each image for itself), "dynaprompt" (an online memory along a stream), or "ensemble"
             (four templates, tuned apart, logits averaged).
-        init: "template" (its words), "fpp" (fitted here, without data), or the file of a fitted prompt, optionally
-            with its kind in front ("coop:prompt.safetensors").
+        init: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), or the file of a fitted prompt,
+            optionally with its kind in front ("coop:prompt.safetensors").
         options: what only some frameworks have.
         on_long_label: "error" or "truncate", for labels that are too long under a fitted prompt's own template.
     """
@@ -74,8 +74,8 @@ def read_init(init: str, encoder: DualEncoder, classes: ClassTokens) -> StoredPr
     """The prompt that ``init`` names; None for the template's own words."""
     if init == "template":
         return None
-    if init == "fpp":
-        return fpp.fit(encoder, list(dict.fromkeys(classes.labels)), classes.template)
+    if init in fpp.PUBLISHED:
+        return fpp.fit(encoder, classes.labels, classes.template, recipe=fpp.PUBLISHED[init])
     kind, _, rest = init.partition(":")
     path = rest if kind in KINDS and rest else init
     stored = load(path)

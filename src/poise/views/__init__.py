@@ -1,4 +1,4 @@
-"""Image to views: view 0 is the plain picture, the others are keyed random crops, with AugMix where asked for."""
+"""Augmented views of images: view 0 is the plain image, the others are random crops, optionally with AugMix."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = [
     "plan_views",
 ]
 
-_HOMES = {"make_views": "poise.views.pil.crops", "make_views_batched": "poise.views.torch.batched"}
+_MODULES = {"make_views": "poise.views.pil.crops", "make_views_batched": "poise.views.torch.batched"}
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use: planning views needs no torch, and the processes that read pictures do without."""
-    if name not in _HOMES:
+    """Import on first use, so that processes that only read images and plan views do not import torch."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'poise.views' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""Between pictures, uint8 tensors and the normalised values that a model reads."""
+"""Conversion between PIL images, uint8 tensors and the normalised input of a model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from poise.types import ImageSpec
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """The RGB pixels as uint8 [3, H, W], in the memory order of the picture (channels last)."""
+    """Return an RGB image as uint8 [3, H, W], in the memory order of the image (channels last)."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def to_image(pixels: Tensor) -> Image.Image:
-    """The RGB picture of uint8 [3, H, W]."""
+    """Return uint8 pixels [3, H, W] as an RGB image."""
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 def normalise(pixels: Tensor, spec: ImageSpec) -> Tensor:
-    """(pixels / 255 - mean) / std over the channels of [..., 3, H, W], in float32; values 0..255 of any type."""
+    """Return (pixels / 255 - mean) / std per channel in float32, for pixels [..., 3, H, W] in 0..255 of any dtype."""
     mean = torch.tensor(spec.mean, device=pixels.device)[:, None, None]
     std = torch.tensor(spec.std, device=pixels.device)[:, None, None]
     return pixels.to(torch.float32).div(255).sub_(mean).div_(std)

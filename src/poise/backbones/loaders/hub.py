@@ -14,7 +14,7 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidat
 
 from poise.errors import InvalidCheckpointError, ModelNotFoundError
 
-_PROBE_SECONDS = 3.0
+PROBE_SECONDS = 3.0
 
 
 def fetch(repo: str, names: Sequence[str], cache_dir: str | None = None) -> Path:
@@ -72,7 +72,7 @@ def _require_network(repo: str, names: Sequence[str], cache_dir: str | None) -> 
     address = urlsplit(constants.ENDPOINT)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:
-        socket.create_connection((address.hostname or "", port), timeout=_PROBE_SECONDS).close()
+        socket.create_connection((address.hostname or "", port), timeout=PROBE_SECONDS).close()
     except OSError as error:
         raise _missing(repo, names, cache_dir, f"{address.hostname} can't be reached ({error})") from error
 

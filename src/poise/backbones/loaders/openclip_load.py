@@ -141,6 +141,5 @@ def _unknown(name: str) -> UnknownNameError:
     guess = f" Did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
     return UnknownNameError(
         f"Unknown model '{name}'.{guess}",
-        hint="Accepted: tiny, pocket, an open_clip name such as ViT-B-16/openai, hf-hub:ORG/REPO, local-dir:PATH, "
-        "transformers:ORG/REPO or transformers:PATH.",
+        hint="Accepted: a name that `poise list models` shows, such as pocket or ViT-B-16/openai, or local-dir:PATH.",
     )

@@ -67,6 +67,7 @@ def _model(folder: Path) -> Any:
             folder,
             use_safetensors=True,
             local_files_only=True,
+            trust_remote_code=False,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,  # reported below with both shapes instead
             output_loading_info=True,
@@ -98,6 +99,7 @@ def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
         std=tuple(processing["image_std"]),
         interpolation=_RESAMPLING[processing.get("resample", 3)],
         resize="shortest" if processing.get("do_center_crop") else "squash",
+        crop_offset="floor",  # as transformers' image processors crop
     )
 
     def pictures(views: Tensor) -> Tensor:
@@ -138,7 +140,7 @@ def _tokenizer(folder: Path, *, right: bool) -> tuple[Tokenizer, int]:
             f"'{folder}' has no tokenizer.", hint=f"Add one of its files: {', '.join(_VOCABULARIES)}."
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except ImportError as error:
         raise MissingDependencyError(
             f"The tokenizer in '{folder}' needs a package that is not installed: {error}.",

@@ -1,1 +1,1 @@
-"""Text towers: class names under soft prompts to text features."""
+"""Forward passes of text towers: from class names and soft prompts to text features."""

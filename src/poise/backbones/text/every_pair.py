@@ -1,4 +1,4 @@
-"""The text forward for towers whose attention is not causal: every (prompt, class) pair goes through in full."""
+"""Text forward pass for towers without causal attention: each (prompt, class) pair is encoded in full."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _PAIRS = 256  # (prompt, class) pairs per call of the tower
 
 
 class EveryPair:
-    """Text features of label sets under soft prompts, through any tower that accepts token vectors."""
+    """Encode label sets under soft prompts with any text tower that accepts token embeddings."""
 
     def __init__(self, table: nn.Embedding, run: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """``run`` maps token vectors [N, L, E] (positions not added) and ids [N, L] to features [N, D]."""
+        """``run`` maps token embeddings [N, L, E] (without positions) and token ids [N, L] to features [N, D]."""
         self.table = table
         self.run = run
 
     def __call__(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
-        """Features [B, C, D], not normalised; differentiable in the prompt."""
+        """Return unnormalised features [B, C, D], differentiable with respect to the prompt."""
         if prompt.text_layers is not None:
             raise InvalidOptionError("Deep text prompts need a causal text tower.", hint="Use a CLIP model.")
         step = max(1, _PAIRS // len(prompt))
         spans = [(start, min(start + step, len(classes))) for start in range(0, len(classes), step)]
-        return torch.cat([self._rows(classes, prompt, *span) for span in spans], 1)
+        return torch.cat([self._encode(classes, prompt, *span) for span in spans], 1)
 
-    def _rows(self, classes: ClassTokens, prompt: Prompt, start: int, stop: int) -> Tensor:
+    def _encode(self, classes: ClassTokens, prompt: Prompt, start: int, stop: int) -> Tensor:
         part = classes.rows(start, stop)
         count, length = part.ids.shape
         device = self.table.weight.device
         context = prompt.context.to(self.table.weight.dtype)
         context = context[:, start:stop] if context.dim() == 4 else context[:, None].expand(-1, count, -1, -1)
         ids = part.ids.to(device)
-        places = length + torch.arange(part.slots.shape[1]).expand_as(part.slots)  # [c, M]; M may be 0
-        sources = torch.arange(length).repeat(count, 1).scatter(1, part.slots, places)  # [c, L]
+        context_index = length + torch.arange(part.slots.shape[1]).expand_as(part.slots)  # [c, M]; M may be 0
+        sources = torch.arange(length).repeat(count, 1).scatter(1, part.slots, context_index)  # [c, L]
         pool = torch.cat([self.table(ids).expand(len(prompt), -1, -1, -1), context], 2)  # [B, c, L + M, E]
         flat = (sources + torch.arange(count)[:, None] * pool.shape[2]).flatten().to(device)
         vectors = pool.flatten(1, 2).index_select(1, flat).unflatten(1, (count, length))  # [B, c, L, E]
-        pairs = ids.expand(len(prompt), -1, -1).flatten(0, 1)
-        return self.run(vectors.flatten(0, 1), pairs).unflatten(0, (len(prompt), count))
+        pair_ids = ids.expand(len(prompt), -1, -1).flatten(0, 1)
+        return self.run(vectors.flatten(0, 1), pair_ids).unflatten(0, (len(prompt), count))

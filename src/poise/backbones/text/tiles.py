@@ -1,7 +1,7 @@
-"""The shared-prefix text forward, laid out for a GPU: classes packed into tiles, all in one attention call.
+"""Shared-prefix text forward pass for GPUs: classes are packed into tiles, and one attention call serves all tiles.
 
-A class's own tokens are few (about four), so attention per class would be many tiny products. Here several classes
-share a tile of about 128 keys; a mask keeps them apart. Every tile begins with the keys and values of the prefix.
+After the prefix a class has few tokens (about four), so attention per class would be many small matrix products. Here
+several classes share a tile of about 128 keys, separated by a mask. Each tile starts with the prefix's keys and values.
 """
 
 from __future__ import annotations
@@ -16,108 +16,109 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from poise.backbones.block import Block
 from poise.types import ClassTokens
 
-_KEYS = 128  # of a tile, the prefix's included; attention kernels want a multiple of 8
+_KEYS = 128  # keys per tile, including the prefix; attention kernels need a multiple of 8
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """One label set in n tiles of W tokens and K = P + W keys; P tokens of the prefix come first in each."""
+    """One label set in n tiles of W tokens. Each tile has K = P + W keys, of which the first P are the prefix."""
 
     count: int  # n
     width: int  # W
     ids: Tensor  # [n * W] long; padding has id 0
     positions: Tensor  # [n * W] long
-    mask: Tensor  # [n, 1, W, K]: 0 where a query sees a key, else minus infinity
-    ends: Tensor  # [C] long: each class's end token on the axis of n * W
+    mask: Tensor  # [n, 1, W, K]: 0 where a query attends to a key, minus infinity elsewhere
+    ends: Tensor  # [C] long: position of each class's end token on the axis of n * W
 
 
 def make_tiles(classes: ClassTokens, *, device: torch.device, dtype: torch.dtype) -> Tiles:
-    """Pack the classes in their order; none is cut in two."""
+    """Pack the classes into tiles in order. No class is split between two tiles."""
     prefix = classes.shared
     lengths = (classes.lengths - prefix).tolist()
-    width = _width(lengths, prefix)
-    places = _places(lengths, width)
-    count = places[-1] // width + 1
-    starts, sizes = torch.tensor(places), torch.tensor(lengths)
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), sizes)  # class of each real token
+    width = _tile_width(lengths, prefix)
+    offsets = _offsets(lengths, width)
+    count = offsets[-1] // width + 1
+    starts, sizes = torch.tensor(offsets), torch.tensor(lengths)
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), sizes)  # class of each token, padding excluded
     column = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner]
-    place = starts[owner] + column
+    index = starts[owner] + column  # position of each token on the axis of n * W
     ids = torch.zeros(count * width, dtype=torch.long)
     positions, classes_at = torch.zeros_like(ids), torch.full_like(ids, -1)
-    ids[place] = classes.ids[owner, prefix + column]
-    positions[place] = prefix + column
-    classes_at[place] = owner
-    own = classes_at.view(count, width)
+    ids[index] = classes.ids[owner, prefix + column]
+    positions[index] = prefix + column
+    classes_at[index] = owner
+    tile_classes = classes_at.view(count, width)
     order = torch.arange(width)
-    seen = (own[:, :, None] == own[:, None, :]) & (order[None, :] <= order[:, None])  # [n, W, W]
-    seen = torch.cat([torch.ones(count, width, prefix, dtype=torch.bool), seen], 2)
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, -torch.inf)
+    same_class = tile_classes[:, :, None] == tile_classes[:, None, :]
+    visible = same_class & (order[None, :] <= order[:, None])  # [n, W, W]
+    visible = torch.cat([torch.ones(count, width, prefix, dtype=torch.bool), visible], 2)
+    mask = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, -torch.inf)
     ends = starts + sizes - 1
     return Tiles(count, width, ids.to(device), positions.to(device), mask[:, None].to(device), ends.to(device))
 
 
-def mask_of(tiles: Tiles, images: int, heads: int) -> Tensor:
-    """The mask for all images' tiles, [B * n, H, W, K]."""
+def expand_mask(tiles: Tiles, images: int, heads: int) -> Tensor:
+    """Repeat the mask for the tiles of all images, -> [B * n, H, W, K]."""
     return tiles.mask.repeat(images, 1, 1, 1).expand(-1, heads, -1, -1)
 
 
 def run_tiles(
     block: Block, tiles: Tiles, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, ends_only: bool = False
 ) -> Tensor:
-    """One block over all tiles, [1 or B, n * W, E] -> [B, n * W, E], or [B, C, E] of the end tokens alone.
+    """Apply one block to all tiles, [1 or B, n * W, E] -> [B, n * W, E], or [B, C, E] with ``ends_only``.
 
-    ``keys`` and ``values`` are the prefix's, [B, H, P, E / H].
+    ``keys`` and ``values`` [B, H, P, E / H] are those of the prefix.
     """
     images, heads = keys.shape[0], block.heads
     joint = F.linear(block.norm1(x), block.weight, block.bias).unflatten(-1, (3, heads, -1))  # [b, n * W, 3, H, hd]
-    own = joint.unflatten(1, (tiles.count, tiles.width)).expand(images, *[-1] * 5)
-    queries, own_keys, own_values = own.unbind(3)  # [B, n, W, H, hd]
-    mixed = _attend(
+    joint = joint.unflatten(1, (tiles.count, tiles.width)).expand(images, *[-1] * 5)
+    queries, tile_keys, tile_values = joint.unbind(3)  # [B, n, W, H, hd]
+    outputs = _attend(
         queries.flatten(0, 1).transpose(1, 2),
-        _with_prefix(keys, own_keys).transpose(1, 2),
-        _with_prefix(values, own_values).transpose(1, 2),
+        _with_prefix(keys, tile_keys).transpose(1, 2),
+        _with_prefix(values, tile_values).transpose(1, 2),
         mask,
         shared=images == 1,
     )  # [B * n, H, W, hd]
-    mixed = mixed.transpose(1, 2).reshape(images, tiles.count * tiles.width, -1)
+    outputs = outputs.transpose(1, 2).reshape(images, tiles.count * tiles.width, -1)
     if ends_only:
-        mixed, x = mixed.index_select(1, tiles.ends), x.index_select(1, tiles.ends)
-    return block.close(x, mixed)
+        outputs, x = outputs.index_select(1, tiles.ends), x.index_select(1, tiles.ends)
+    return block.after_attention(x, outputs)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *, shared: bool) -> Tensor:
-    """``shared``: gradients of many images will be taken through this one graph, which no attention kernel allows."""
+    """Compute attention. ``shared`` graphs receive batched gradients, which fused attention kernels do not support."""
     if shared and torch.is_grad_enabled():
-        near = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2) + mask
-        return near.softmax(-1) @ values
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2) + mask
+        return scores.softmax(-1) @ values
     if not (queries.is_cuda and torch.is_grad_enabled()):
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # whose backward takes any mask
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # their backward passes accept any mask
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
 
-def _with_prefix(prefix: Tensor, own: Tensor) -> Tensor:
-    """[B, H, P, hd] and [B, n, W, H, hd] -> [B * n, P + W, H, hd]."""
-    shared = prefix.transpose(1, 2)[:, None].expand(-1, own.shape[1], -1, -1, -1)
-    return torch.cat([shared, own], 2).flatten(0, 1)
+def _with_prefix(prefix: Tensor, tiles: Tensor) -> Tensor:
+    """Prepend the prefix [B, H, P, hd] to each tile [B, n, W, H, hd], -> [B * n, P + W, H, hd]."""
+    shared = prefix.transpose(1, 2)[:, None].expand(-1, tiles.shape[1], -1, -1, -1)
+    return torch.cat([shared, tiles], 2).flatten(0, 1)
 
 
-def _width(lengths: list[int], prefix: int) -> int:
-    """W with P + W a multiple of 8: the narrowest that needs no more tiles than the widest."""
+def _tile_width(lengths: list[int], prefix: int) -> int:
+    """Return the smallest W that needs no more tiles than the largest one; P + W is a multiple of 8."""
     widest = max(_KEYS, -(-(prefix + max(lengths)) // 8) * 8) - prefix
-    count = _places(lengths, widest)[-1] // widest + 1
+    count = _offsets(lengths, widest)[-1] // widest + 1
     width = widest
-    while width - 8 >= max(lengths) and _places(lengths, width - 8)[-1] // (width - 8) + 1 == count:
+    while width - 8 >= max(lengths) and _offsets(lengths, width - 8)[-1] // (width - 8) + 1 == count:
         width -= 8
     return width
 
 
-def _places(lengths: list[int], width: int) -> list[int]:
-    """Where each class begins when tiles of ``width`` are filled one after the other."""
-    places, at = [], 0
+def _offsets(lengths: list[int], width: int) -> list[int]:
+    """Return the first position of each class when tiles of ``width`` are filled in order."""
+    offsets, end = [], 0
     for length in lengths:
-        if at % width + length > width:
-            at = (at // width + 1) * width
-        places.append(at)
-        at += length
-    return places
+        if end % width + length > width:
+            end = (end // width + 1) * width
+        offsets.append(end)
+        end += length
+    return offsets

@@ -1,9 +1,9 @@
-"""Gradients of many images through the text tower, written out in kernels that serve all of them at once.
+"""Vector-Jacobian products of many images through the text tower, in kernels that process all images at once.
 
-Every image's first step starts from the same prompt, so all that its gradient is taken at (norms, activations,
-attention weights) is computed and kept once. What runs per image is linear: the transposed matrix products, and
-kernels that read the kept values beside each image's. Images with prompts of their own keep values of their own.
-CUDA in half precision; elsewhere autograd does it.
+The first tuning step of every image starts from the same prompt, so the values that the backward pass reads (inputs of
+the layer norms and activations, queries, keys and values) are computed and stored once. Per image only linear work is
+left: transposed matrix products, and kernels that read the stored values. If each image has its own prompt, the values
+are stored per image. Used on CUDA in half precision; other devices use autograd.
 """
 
 from __future__ import annotations
@@ -17,102 +17,105 @@ from torch import Tensor, nn
 from poise.backbones.block import Block, Map, Mlp
 from poise.backbones.text import packed
 from poise.backbones.text.tiles import Tiles
-from poise.backbones.triton import block_kernels as kernels
-from poise.backbones.triton import fused_block as fused
+from poise.backbones.triton import block_kernels, fused_block
 
-_ELEMENTS = 2048  # of one program
+_ELEMENTS = 2048  # elements per kernel program
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """What a block's gradient is taken at, for all R = P + n * W rows of b = 1 or B prompts."""
+class _Saved:
+    """Values of a block that its backward pass reads, for the R = P + n * W tokens of b = 1 or B prompts."""
 
-    x: Tensor  # [b, R, E] before the first norm
+    x: Tensor  # [b, R, E]: input of the first layer norm
     joint: Tensor  # [b, R, 3, H, hd]: queries, keys, values
-    attended: Tensor  # [b, R, E] before the second norm
-    hidden: Tensor  # [b, R, F] before the activation
+    attended: Tensor  # [b, R, E]: input of the second layer norm
+    hidden: Tensor  # [b, R, F]: input of the activation
 
 
-class TextPullback:
-    """The transpose of d features / d prefix, of one label set at one prompt for any number of images, or at B."""
+class TextVjp:
+    """Vector-Jacobian product of the features with respect to the prefix, for one label set.
+
+    Evaluated at one prompt for any number of images, or at one prompt per image.
+    """
 
     @torch.no_grad()
-    def __init__(self, blocks: Sequence[Block], finish: Map, tiles: Tiles, prefix: Tensor, own: Tensor) -> None:
-        """``prefix`` [b, P, E], ``own`` [n * W, E] are the tower's inputs; ``finish`` makes features of end tokens."""
+    def __init__(self, blocks: Sequence[Block], finish: Map, tiles: Tiles, prefix: Tensor, tokens: Tensor) -> None:
+        """Run the forward pass on ``prefix`` [b, P, E] and ``tokens`` [n * W, E]; ``finish`` projects end tokens."""
         self._blocks, self._finish, self._tiles, self._prefix = blocks, finish, tiles, prefix.shape[1]
         self._ends = tiles.ends + self._prefix
-        self._kept: list[_Kept] = []
-        x = torch.cat([prefix, own.expand(len(prefix), -1, -1)], 1)
+        self._saved: list[_Saved] = []
+        x = torch.cat([prefix, tokens.expand(len(prefix), -1, -1)], 1)
         for block in blocks:
-            x = self._keep(block, x)
+            x = self._forward(block, x)
         self._last = x[:, self._ends]  # [b, C, E]
 
     def __call__(self, cotangent: Tensor) -> Tensor:
-        """Cotangents [B, C, D] of the features -> gradients [B, P, E] of the prefix."""
+        """Return the gradient [B, P, E] of the prefix for a cotangent [B, C, D] of the features."""
         ends = self._last.expand(len(cotangent), -1, -1).clone().requires_grad_()
         with torch.enable_grad():
-            (slope,) = torch.autograd.grad(self._finish(ends), ends, cotangent)
+            (gradient,) = torch.autograd.grad(self._finish(ends), ends, cotangent)
         with torch.no_grad():
-            whole = self._through_last(slope)
+            total = self._last_block(gradient)
             for depth in reversed(range(len(self._blocks) - 1)):
-                block, kept = self._blocks[depth], self._kept[depth]
-                _add_through_mlp(block, whole, kept.attended, kept.hidden)
-                if depth == 0:  # the classes' own inputs are no part of the prompt
-                    return self._through_attention(block, whole, _out_slopes(block, whole), kept, self._prefix)
-                whole = self._through_attention(block, whole, _out_slopes(block, whole), kept)
-        return whole[:, : self._prefix]
+                block, saved = self._blocks[depth], self._saved[depth]
+                _add_mlp_gradient(block, total, saved.attended, saved.hidden)
+                # In block 0 only the prefix is needed: the embeddings of the class tokens are not tuned.
+                rows = self._prefix if depth == 0 else None
+                total = self._attention(block, total, _heads_gradient(block, total), saved, rows)
+        return total[:, : self._prefix]
 
-    def _keep(self, block: Block, x: Tensor) -> Tensor:
-        """One block forward, [b, R, E] -> [b, R, E]."""
+    def _forward(self, block: Block, x: Tensor) -> Tensor:
+        """Apply one block, [b, R, E] -> [b, R, E], and save what its backward pass needs."""
         assert isinstance(block.mlp, Mlp)
         joint = packed.project(block, block.norm1(x))
         attended = x + block.out(packed.attend(joint, self._tiles, self._prefix))
         hidden = block.mlp.first(block.norm2(attended))
-        self._kept.append(_Kept(x, joint, attended, hidden))
+        self._saved.append(_Saved(x, joint, attended, hidden))
         return attended + block.mlp.last(block.mlp.activation(hidden))
 
-    def _through_last(self, slope: Tensor) -> Tensor:
-        """The last block, whose MLP matters for the end tokens alone: [B, C, E] -> [B, R, E]."""
-        block, kept, ends = self._blocks[-1], self._kept[-1], self._ends
-        _add_through_mlp(block, slope, kept.attended[:, ends], kept.hidden[:, ends])
-        whole, out = (slope.new_zeros(len(slope), *kept.x.shape[1:]) for _ in range(2))
-        whole.index_copy_(1, ends, slope)
-        out.index_copy_(1, ends, _out_slopes(block, slope))
-        return self._through_attention(block, whole, out, kept)
+    def _last_block(self, gradient: Tensor) -> Tensor:
+        """Backward pass of the last block, whose MLP is applied to the end tokens only: [B, C, E] -> [B, R, E]."""
+        block, saved, ends = self._blocks[-1], self._saved[-1], self._ends
+        _add_mlp_gradient(block, gradient, saved.attended[:, ends], saved.hidden[:, ends])
+        total, heads = (gradient.new_zeros(len(gradient), *saved.x.shape[1:]) for _ in range(2))
+        total.index_copy_(1, ends, gradient)
+        heads.index_copy_(1, ends, _heads_gradient(block, gradient))
+        return self._attention(block, total, heads, saved)
 
-    def _through_attention(
-        self, block: Block, whole: Tensor, out: Tensor, kept: _Kept, rows: int | None = None
-    ) -> Tensor:
-        """The first ``rows`` of ``whole`` with what comes back through attention."""
-        joint = packed.attend_back(kept.joint, out, self._tiles, self._prefix)[:, :rows]
-        whole = whole[:, :rows].contiguous()
-        _add_through_norm(block.norm1, whole, joint.flatten(2) @ block.weight, kept.x[:, :rows].contiguous())
-        return whole
+    def _attention(self, block: Block, total: Tensor, heads: Tensor, saved: _Saved, rows: int | None = None) -> Tensor:
+        """Return the first ``rows`` of ``total`` [B, R, E] plus the gradient through attention.
+
+        ``heads`` [B, R, E] is the gradient of the heads' outputs.
+        """
+        joint = packed.attend_vjp(saved.joint, heads, self._tiles, self._prefix)[:, :rows]
+        total = total[:, :rows].contiguous()
+        _add_norm_gradient(block.norm1, total, joint.flatten(2) @ block.weight, saved.x[:, :rows].contiguous())
+        return total
 
 
-def _out_slopes(block: Block, whole: Tensor) -> Tensor:
+def _heads_gradient(block: Block, total: Tensor) -> Tensor:
     assert isinstance(block.out, nn.Linear)
-    return whole @ block.out.weight
+    return total @ block.out.weight
 
 
-def _add_through_mlp(block: Block, whole: Tensor, x: Tensor, hidden: Tensor) -> None:
-    """Add to ``whole`` [B, R, E] what comes back through the MLP."""
+def _add_mlp_gradient(block: Block, total: Tensor, x: Tensor, hidden: Tensor) -> None:
+    """Add to ``total`` [B, R, E] the gradient through the MLP and its layer norm."""
     assert isinstance(block.mlp, Mlp)
-    slopes, count = whole @ block.mlp.last.weight, hidden[0].numel()  # [B, R, F]
-    with kernels.on(slopes):
-        kernels.activation_back_kernel[(-(-count // _ELEMENTS), len(slopes))](
-            slopes, hidden, count,
-            OWN=int(len(hidden) > 1), KIND=fused.kind_of(block.mlp), BLOCK=_ELEMENTS, num_warps=4,
+    gradient, count = total @ block.mlp.last.weight, hidden[0].numel()  # [B, R, F]
+    with block_kernels.device_guard(gradient):
+        block_kernels.activation_back_kernel[(-(-count // _ELEMENTS), len(gradient))](
+            gradient, hidden, count,
+            OWN=int(len(hidden) > 1), KIND=fused_block.activation_kind(block.mlp), BLOCK=_ELEMENTS, num_warps=4,
         )  # fmt: skip
-    _add_through_norm(block.norm2, whole, slopes @ block.mlp.first.weight, x)
+    _add_norm_gradient(block.norm2, total, gradient @ block.mlp.first.weight, x)
 
 
-def _add_through_norm(norm: Map, whole: Tensor, gradient: Tensor, x: Tensor) -> None:
-    """Add to ``whole`` [B, R, E] the gradient through ``norm`` at ``x`` [b, R, E]."""
+def _add_norm_gradient(norm: Map, total: Tensor, gradient: Tensor, x: Tensor) -> None:
+    """Add to ``total`` [B, R, E] the gradient through ``norm`` at ``x`` [b, R, E]."""
     assert isinstance(norm, nn.LayerNorm)
-    images, rows, width = whole.shape
-    with kernels.on(whole):
-        kernels.norm_back_kernel[(rows, images)](
-            whole, gradient, x, norm.weight, norm.eps, width, rows,
+    images, rows, width = total.shape
+    with block_kernels.device_guard(total):
+        block_kernels.norm_back_kernel[(rows, images)](
+            total, gradient, x, norm.weight, norm.eps, width, rows,
             OWN=int(len(x) > 1), BLOCK=1 << (width - 1).bit_length(), num_warps=2,
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Triton kernels for transformer blocks."""
+"""Triton kernels of transformer blocks, and the fused forward pass that uses them."""

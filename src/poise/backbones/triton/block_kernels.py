@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-# Kernel bodies are Triton's language, which only looks like Python; type checkers have no stubs for it.
-"""Triton kernels of a transformer block's steps that are bound by memory: each reads and writes its rows once."""
+# Kernel bodies are written in the Triton language, for which type checkers have no stubs.
+"""Triton kernels of the memory-bound parts of a transformer block: each reads and writes its rows once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 try:
     import triton
     import triton.language as tl
-except ImportError:  # no Triton for this platform: `available` is False and nothing here is ever launched
+except ImportError:  # Triton does not support this platform: `available` is False and no kernel is launched
     triton = None
 
 available = triton is not None
@@ -20,19 +20,19 @@ _jit = triton.jit if available else lambda function: function
 GELU, QUICK_GELU = 0, 1
 
 
-def serve(tensor):
-    """Whether the kernels can run where the tensor is: they need the shared memory of Ampere or a later GPU."""
+def supported(tensor):
+    """Return whether the tensor's device can run the kernels: they need the shared memory of Ampere or later GPUs."""
     return available and tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (8, 0)
 
 
-def on(tensor):
-    """Where a kernel on this tensor is to be launched; on a CPU Triton's interpreter runs it, for tests."""
+def device_guard(tensor):
+    """Return a context manager that selects the tensor's device; on a CPU, Triton's interpreter runs the kernels."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 @_jit
 def norm_kernel(x, shift, weight, bias, out, epsilon, width, period, FREE: tl.constexpr, BLOCK: tl.constexpr):
-    """Layer norm of one row plus its shift; rows come in groups of ``period``, FREE rows are left out before each."""
+    """Layer norm of one row plus its shift. Rows form groups of ``period``; ``out`` has FREE more rows before each."""
     row = tl.program_id(0)
     group = row // period
     spot = tl.arange(0, BLOCK)
@@ -50,10 +50,10 @@ def norm_kernel(x, shift, weight, bias, out, epsilon, width, period, FREE: tl.co
 
 @_jit
 def _normal(value):
-    """The normal distribution function, and exp(-value^2 / 2).
+    """Return the standard normal distribution function and exp(-value^2 / 2).
 
-    Abramowitz and Stegun's 7.1.26, within 1e-7: far below half precision's steps, and less work than an exact erf,
-    which takes longer than the memory.
+    Uses formula 7.1.26 of Abramowitz and Stegun, with an error below 1e-7. That is far below the resolution of half
+    precision, while an exact erf would take longer than the memory accesses.
     """
     size = tl.abs(value) * 0.7071067811865476
     t = 1.0 / (1.0 + 0.3275911 * size)
@@ -65,7 +65,7 @@ def _normal(value):
 
 @_jit
 def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """GELU or QuickGELU of every element."""
+    """Apply GELU or QuickGELU to each element."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < count
     value = tl.load(x + spot, mask=valid, other=0).to(tl.float32)
@@ -79,8 +79,8 @@ def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
 
 @_jit
 def _places(index, tile, tiles, width, prefix):
-    """Whether the tile isn't the prefix itself; which queries and keys it has; their rows."""
-    own = index * 0 + tile < tiles  # the same for all, as a mask
+    """Return whether this tile holds classes (not the prefix), the masks of valid queries and keys, and their rows."""
+    own = index * 0 + tile < tiles  # one value, broadcast to the mask's shape
     asks = index < tl.where(own, width, prefix)
     sees = index < tl.where(own, prefix + width, prefix)
     query_row = tl.where(own, prefix + tile * width, 0) + index
@@ -90,13 +90,13 @@ def _places(index, tile, tiles, width, prefix):
 
 @_jit
 def _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale):
-    """Attention weights [W, K] of one tile: of ``mask``, or causal for the prefix."""
+    """Return the attention weights [W, K] of one tile, masked by ``mask``, or causally if the tile is the prefix."""
     inside = asks[:, None] & sees[None, :]
     place = mask + (tile * width + index[:, None]) * (prefix + width) + index[None, :]
     hidden = tl.load(place, mask=inside & own[:, None], other=0).to(tl.float32)
     near = tl.dot(q, tl.trans(k)) * scale + hidden
     near = tl.where(inside & (own[:, None] | (index[None, :] <= index[:, None])), near, float("-inf"))
-    near = tl.where(asks[:, None], near, 0.0)  # rows that are not there: anything finite
+    near = tl.where(asks[:, None], near, 0.0)  # rows without a query need a finite value
     weights = tl.exp(near - tl.max(near, 1)[:, None])
     return weights / tl.sum(weights, 1)[:, None]
 
@@ -105,9 +105,9 @@ def _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale):
 def attention_kernel(
     joint, mask, out, tiles, width, prefix, rows, scale, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """What one head gives for one tile of one image: ``joint`` [B, rows, 3, H, hd] -> ``out`` [B, rows, H, hd].
+    """Compute one head's output for one tile of one image: ``joint`` [B, rows, 3, H, hd] -> ``out`` [B, rows, H, hd].
 
-    Rows are the P tokens of the prefix, then n tiles of W; ``mask`` is [n, W, P + W]. Tile n is the prefix itself.
+    Rows are the P tokens of the prefix, then n tiles of W tokens; ``mask`` is [n, W, P + W]. Tile n is the prefix.
     """
     tile, head, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     index, depth = tl.arange(0, BLOCK), tl.arange(0, SIZE)
@@ -124,7 +124,7 @@ def attention_kernel(
 
 @_jit
 def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """``gradient`` [B, count] times the activation's derivative at ``x`` [1 or B (OWN), count], in place."""
+    """Multiply ``gradient`` [B, count] in place by the derivative of the activation at ``x`` [1 or B (OWN), count]."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < count
     image = tl.program_id(1).to(tl.int64)
@@ -141,7 +141,7 @@ def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.const
 
 @_jit
 def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, OWN: tl.constexpr, BLOCK: tl.constexpr):
-    """Add to ``total`` [B, rows, E] the gradient through a layer norm at ``x`` [1 or B (OWN), rows, E]."""
+    """Add the gradient through a layer norm at ``x`` [1 or B (OWN), rows, E] to ``total`` [B, rows, E]."""
     row, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
     spot = tl.arange(0, BLOCK)
     valid = spot < width
@@ -163,11 +163,12 @@ def attention_back_kernel(
     joint, slopes, mask, out, shared, tiles, width, prefix, rows, scale,
     OWN: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one tile's queries, keys and values, of one head and image.
+    """Compute the gradients of the queries, keys and values of one tile, for one head of one image.
 
-    ``joint`` is [1 or B (OWN), rows, 3, H, hd], ``mask`` [n, W, P + W]; ``slopes`` [B, rows, H, hd] are of the heads'
-    outputs; ``out`` is [B, rows, 3, H, hd]. Every tile sees the prefix, so the gradients of its keys and values go to
-    ``shared`` [B, n + 1, P, 2, H, hd], one part for each tile. Tile n is the prefix itself.
+    ``joint`` is [1 or B (OWN), rows, 3, H, hd] and ``mask`` [n, W, P + W]; ``slopes`` [B, rows, H, hd] is the cotangent
+    of the heads' outputs; ``out`` is [B, rows, 3, H, hd]. All tiles attend to the prefix, so each tile writes its
+    gradients of the prefix's keys and values to a separate part of ``shared`` [B, n + 1, P, 2, H, hd], to be summed.
+    Tile n is the prefix.
     """
     tile, head, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     index, depth = tl.arange(0, BLOCK), tl.arange(0, SIZE)

@@ -1,1 +1,1 @@
-"""Image towers."""
+"""Forward passes of image towers."""

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite's features in plain torch, built from a state dict in timm's naming (Tan and Le, 2019).
+"""EfficientNet-Lite feature extractor in plain torch, built from a state dict with timm's names (Tan and Le, 2019).
 
-timm's own model gives the same features; but importing timm takes longer than classifying a photo, and a network that
-is only ever run forward can have its batch norms folded into its convolutions.
+timm's model gives the same features, but importing timm takes longer than classifying an image. Since the network is
+never trained here, its batch norms are folded into its convolutions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of each stage's first block, in every EfficientNet
-EPSILON = 1e-3  # of the batch norms in the TensorFlow-trained family
+STRIDES = (1, 2, 2, 2, 1, 2, 1)  # stride of each stage's first block, the same in every EfficientNet
+EPSILON = 1e-3  # batch-norm epsilon of the models trained in TensorFlow
 
 
 class SameConv(nn.Module):
-    """A convolution with its batch norm folded in, padded as TensorFlow does, and ReLU6 where wanted."""
+    """A convolution with TensorFlow's "same" padding and a folded batch norm, optionally followed by ReLU6."""
 
     def __init__(self, weight: Tensor, norm: Mapping[str, Tensor], *, stride: int = 1, active: bool = True) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class SameConv(nn.Module):
         self.groups = len(weight) if weight.shape[1] == 1 and weight.shape[-1] > 1 else 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, c, h, w] -> [N, c', ceil(h / stride), ceil(w / stride)]."""
+        """Apply the layer, [N, c, h, w] -> [N, c', ceil(h / stride), ceil(w / stride)]."""
         kernel = self.weight.shape[-1]
         before, after = zip(*(self._padding(side, kernel) for side in x.shape[-2:]), strict=True)
         if before == after:
@@ -38,7 +38,7 @@ class SameConv(nn.Module):
         else:
             padded = F.pad(x, (before[1], after[1], before[0], after[0]))
             x = F.conv2d(padded, self.weight, self.bias, self.stride, groups=self.groups)
-        return F.relu6(x, inplace=True) if self.active else x  # a fresh tensor, and a quarter of the time
+        return F.relu6(x, inplace=True) if self.active else x  # x is a new tensor; in place takes a quarter of the time
 
     def _padding(self, side: int, kernel: int) -> tuple[int, int]:
         total = max((-(-side // self.stride) - 1) * self.stride + kernel - side, 0)
@@ -46,7 +46,7 @@ class SameConv(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """An inverted residual, or a depthwise-separable block: convolutions in a row, and a shortcut where it fits."""
+    """An inverted-residual or depthwise-separable block, with a shortcut if input and output shapes agree."""
 
     def __init__(self, convolutions: list[SameConv]) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class InvertedResidual(nn.Module):
         self.shortcut = max(strides) == 1 and inputs == last.weight.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, c, h, w] -> [N, c', h', w']."""
-        changed: Tensor = self.convolutions(x)
-        return x + changed if self.shortcut else changed
+        """Apply the block, [N, c, h, w] -> [N, c', h', w']."""
+        output: Tensor = self.convolutions(x)
+        return x + output if self.shortcut else output
 
 
 class EfficientNetLite(nn.Module):
-    """Pictures [N, 3, H, W] to pooled features [N, 1280]."""
+    """Maps images [N, 3, H, W] to pooled features [N, 1280]."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -72,9 +72,9 @@ class EfficientNetLite(nn.Module):
         self.head = SameConv(state["conv_head.weight"], _norm(state, "bn2"))
         self.to(memory_format=torch.channels_last)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Unpooled maps are never kept: [N, 3, H, W] -> [N, 1280]."""
-        x: Tensor = self.head(self.blocks(self.stem(pictures.contiguous(memory_format=torch.channels_last))))
+    def forward(self, images: Tensor) -> Tensor:
+        """Return globally averaged features, [N, 3, H, W] -> [N, 1280]."""
+        x: Tensor = self.head(self.blocks(self.stem(images.contiguous(memory_format=torch.channels_last))))
         return x.mean((2, 3))
 
 
@@ -96,7 +96,7 @@ def _block(state: Mapping[str, Tensor], name: str, stride: int) -> InvertedResid
     def convolution(weight: str, norm: str, stride: int = 1, active: bool = True) -> SameConv:
         return SameConv(state[f"{name}.{weight}.weight"], _norm(state, f"{name}.{norm}"), stride=stride, active=active)
 
-    if f"{name}.conv_pwl.weight" in state:  # expand, filter, project
+    if f"{name}.conv_pwl.weight" in state:  # expansion, depthwise convolution, projection
         return InvertedResidual([convolution("conv_pw", "bn1"), convolution("conv_dw", "bn2", stride),
                       convolution("conv_pwl", "bn3", active=False)])  # fmt: skip
     return InvertedResidual([convolution("conv_dw", "bn1", stride), convolution("conv_pw", "bn2", active=False)])

@@ -1,4 +1,4 @@
-"""MaPLe's image side: M extra tokens behind the patches of a ViT, replaced at the input of its blocks 1..J."""
+"""Image prompts of MaPLe: M tokens are appended to the patches of a ViT and replaced at the input of blocks 1..J."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from poise.errors import InvalidOptionError
 
 
 class PromptedViT:
-    """open_clip's ViT with prompts: pictures [N, 3, S, S] and layers [N, 1 + J, M, W] -> features [N, D]."""
+    """open_clip's ViT with prompts; maps images [N, 3, S, S] and prompts [N, 1 + J, M, W] to features [N, D]."""
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
         self.depth = len(visual.transformer.resblocks)
         self.width = int(visual.class_embedding.shape[0])
 
-    def __call__(self, pictures: Tensor, layers: Tensor) -> Tensor:
-        """Features, not normalised; differentiable in the layers."""
-        return self.with_tokens(pictures, layers, 0)[0]
+    def __call__(self, images: Tensor, layers: Tensor) -> Tensor:
+        """Return unnormalised features, differentiable with respect to the prompts ``layers``."""
+        return self.with_tokens(images, layers, 0)[0]
 
-    def with_tokens(self, pictures: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Features [N, D] and the states [N, count, T, W] of all tokens, prompts included, after blocks 0..count-1."""
+    def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return features [N, D] and all token states [N, count, T, W], with prompts, after blocks 0..count-1."""
         if layers.shape[1] > self.depth or layers.shape[-1] != self.width:
             raise InvalidOptionError(
                 f"Image prompts for {layers.shape[1]} layers of width {layers.shape[-1]} were given.",
                 hint=f"This image tower has {self.depth} layers of width {self.width}.",
             )
         visual = self.visual
-        x = visual.conv1(pictures).flatten(2).transpose(1, 2)  # [N, patches, W]
+        x = visual.conv1(images).flatten(2).transpose(1, 2)  # [N, patches, W]
         first = visual.class_embedding.expand(len(x), 1, -1)
         x = torch.cat([first, x], 1) + visual.positional_embedding
         keep = x.shape[1]

@@ -1,1 +1,1 @@
-"""Views made by Pillow, the reference."""
+"""Views made with Pillow, the reference implementation."""

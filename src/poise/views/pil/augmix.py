@@ -1,6 +1,6 @@
-"""AugMix on PIL pictures, operation by operation as published (Hendrycks et al. 2020, in TPT's form).
+"""AugMix on PIL images, operation by operation as published (Hendrycks et al. 2020, as used by TPT).
 
-Three chains of one to three operations start from the crop; their results and the crop itself are mixed after
+Three chains of one to three operations are applied to the crop; their results and the crop are mixed after
 normalisation.
 """
 
@@ -25,7 +25,7 @@ from poise.views.plan import AugMixPlan
 
 
 def apply_operation(image: Image.Image, name: str, level: float, sign: float = 1.0) -> Image.Image:
-    """One operation at a level drawn from U(0.1, 1); ``sign`` -1 reverses the direction of a geometric one."""
+    """Apply one operation at a level in [0.1, 1); ``sign`` -1 reverses the direction of geometric operations."""
     strength = np.asarray(level)
     if name == "autocontrast":
         return ImageOps.autocontrast(image)
@@ -39,19 +39,17 @@ def apply_operation(image: Image.Image, name: str, level: float, sign: float = 1
         return image.rotate(sign * int(rotate_degrees(strength)), resample=Image.Resampling.BILINEAR)
     if name == "translate_x":
         shift = int(sign * translate_pixels(strength, image.width))
-        return image.crop(
-            (shift, 0, shift + image.width, image.height)
-        )  # black where the picture ends, as a warp has it
+        return image.crop((shift, 0, shift + image.width, image.height))  # black outside the image, as in a warp
     if name == "translate_y":
         shift = int(sign * translate_pixels(strength, image.width))
         return image.crop((0, shift, image.width, shift + image.height))
-    place = np.array([OPERATIONS.index(name)])
-    matrix = affine_matrices(place, np.array([level]), np.array([sign]), image.width)[0]
+    code = np.array([OPERATIONS.index(name)])
+    matrix = affine_matrices(code, np.array([level]), np.array([sign]), image.width)[0]
     return image.transform(image.size, Image.Transform.AFFINE, matrix.tolist(), resample=Image.Resampling.BILINEAR)
 
 
 def run_chains(crop: Image.Image, plan: AugMixPlan, row: int) -> list[Image.Image]:
-    """What the three chains make of a crop, under row ``row`` (view ``row + 1``) of the plan."""
+    """Return the results of the three chains on a crop, for row ``row`` (view ``row + 1``) of the plan."""
     results = []
     for chain, depth in enumerate(plan.depths[row]):
         image = crop
@@ -63,7 +61,7 @@ def run_chains(crop: Image.Image, plan: AugMixPlan, row: int) -> list[Image.Imag
 
 
 def augmix_view(crop: Image.Image, spec: ImageSpec, plan: AugMixPlan, row: int) -> Tensor:
-    """The normalised AugMix [3, S, S] of a crop, mixed after normalisation as published."""
+    """Return the normalised AugMix view [3, S, S] of a crop, mixed after normalisation as published."""
     plain = normalise(to_tensor(crop), spec)
     mixed = torch.zeros_like(plain)
     for weight, image in zip(plan.weights[row], run_chains(crop, plan, row), strict=True):
@@ -73,9 +71,9 @@ def augmix_view(crop: Image.Image, spec: ImageSpec, plan: AugMixPlan, row: int) 
 
 
 def augmix_pixels(crop: Image.Image, plan: AugMixPlan, row: int) -> Tensor:
-    """The same before normalisation, float32 [3, S, S] in 0..255: one weighted sum, since the shares sum to one."""
-    pictures = [np.asarray(image) for image in (crop, *run_chains(crop, plan, row))]
+    """Return the view before normalisation, float32 [3, S, S] in 0..255; equivalent, as the weights sum to one."""
+    images = [np.asarray(image) for image in (crop, *run_chains(crop, plan, row))]
     keep = plan.keep[row]
-    shares = np.concatenate([[keep], (1 - keep) * plan.weights[row]]).astype(np.float32)
-    mixed = shares @ np.stack(pictures).reshape(len(pictures), -1).astype(np.float32)
-    return torch.from_numpy(mixed.reshape(pictures[0].shape)).permute(2, 0, 1)
+    weights = np.concatenate([[keep], (1 - keep) * plan.weights[row]]).astype(np.float32)
+    mixed = weights @ np.stack(images).reshape(len(images), -1).astype(np.float32)
+    return torch.from_numpy(mixed.reshape(images[0].shape)).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Views one by one with PIL: the reference that the batched path is measured against."""
+"""Views made one by one with PIL; the reference for the batched implementations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from poise.views.plan import ViewPlan
 
 
 def crop_view(image: Image.Image, plan: ViewPlan, row: int, side: int, interpolation: str = "bilinear") -> Image.Image:
-    """Crop and flip ``row`` (view ``row + 1``) of the plan, resized to ``side`` squared with an antialiasing filter."""
-    left, top, width, height = (int(number) for number in plan.boxes[row])
+    """Return crop ``row`` (view ``row + 1``) of the plan, flipped if planned, resized to ``side`` x ``side``."""
+    left, top, width, height = (int(value) for value in plan.boxes[row])
     crop = image.crop((left, top, left + width, top + height)).resize((side, side), FILTERS[interpolation])
     return crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else crop
 
 
 def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
-    """The normalised views [V, 3, S, S] of an RGB picture, float32 on the CPU; view 0 is the plain one.
+    """Return the normalised views [V, 3, S, S] of an RGB image, float32 on the CPU; view 0 is the plain view.
 
     Raises:
-        InvalidOptionError: The plan was drawn for a picture of another size.
+        InvalidOptionError: The plan was drawn for an image of another size.
     """
     check_plan(image.size, plan)
     interpolation = check_crop_interpolation(spec.crop_interpolation)
@@ -41,13 +41,13 @@ def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
 
 
 def check_plan(size: tuple[int, int], plan: ViewPlan) -> None:
-    """Refuse a plan whose boxes are for a picture of another size.
+    """Check that the plan was drawn for an image of this size.
 
     Raises:
         InvalidOptionError: The sizes differ.
     """
     if size != plan.size:
         raise InvalidOptionError(
-            f"The plan is for a picture of {plan.size[0]} x {plan.size[1]}, this one has {size[0]} x {size[1]}.",
+            f"The plan is for an image of {plan.size[0]} x {plan.size[1]}, this image has {size[0]} x {size[1]}.",
             hint="Draw the plan with plan_views(image.size, ...).",
         )

@@ -1,7 +1,9 @@
-"""The plain view: the whole picture resized and centre-cropped to the model's size, as torchvision does on PIL."""
+"""The plain view: the whole image resized and centre-cropped to the model's size, as the model's library does it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from PIL import Image
@@ -14,13 +16,14 @@ FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+_HALF: dict[str, Callable[[float], int]] = {"round": round, "floor": math.floor}
 # A 1 x 5000 strip would become 224 x 1,120,000 before the crop; above this many pixels only the crop is resampled.
 _WHOLE_PIXELS = 32_000_000
 
 
 @dataclass(frozen=True)
 class PlainGeometry:
-    """The size that the whole picture is resized to, and where the crop lies in it."""
+    """The size that the whole image is resized to, and where the crop lies in it."""
 
     width: int
     height: int
@@ -31,8 +34,11 @@ class PlainGeometry:
 def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
     """Shorter side to ``spec.size`` and the central square, or both sides to it where the model squashes.
 
+    Half of an odd margin is not a whole number: torchvision and open_clip round it to the even neighbour, transformers
+    rounds it down. ``spec.crop_offset`` says which.
+
     Raises:
-        InvalidOptionError: ``spec.resize`` is not "shortest" or "squash".
+        InvalidOptionError: ``spec.resize`` or ``spec.crop_offset`` is not accepted.
     """
     width, height = size
     side = spec.size
@@ -40,9 +46,12 @@ def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
         return PlainGeometry(side, side, 0, 0)
     if spec.resize != "shortest":
         raise InvalidOptionError(f"resize='{spec.resize}' is not accepted.", hint="Accepted: 'shortest', 'squash'.")
+    if spec.crop_offset not in _HALF:
+        raise InvalidOptionError(f"crop_offset='{spec.crop_offset}' is not accepted.", hint="Accepted: round, floor.")
     new_width = side if width <= height else int(side * width / height)
     new_height = side if height <= width else int(side * height / width)
-    return PlainGeometry(new_width, new_height, round((new_width - side) / 2), round((new_height - side) / 2))
+    left, top = (_HALF[spec.crop_offset]((new - side) / 2) for new in (new_width, new_height))
+    return PlainGeometry(new_width, new_height, left, top)
 
 
 def check_interpolation(name: str) -> str:
@@ -68,7 +77,7 @@ def check_crop_interpolation(name: str) -> str:
 
 
 def plain_view(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """The plain view as an RGB picture of ``spec.size`` squared."""
+    """The plain view as an RGB image of ``spec.size`` squared."""
     to = plain_geometry(image.size, spec)
     resample = FILTERS[check_interpolation(spec.interpolation)]
     crop = (to.left, to.top, to.left + spec.size, to.top + spec.size)

@@ -1,1 +1,1 @@
-"""Views of many images at once, made by torch."""
+"""Views of many images at once, made with torch."""

@@ -1,9 +1,9 @@
 # mypy: ignore-errors
-# Kernel bodies are Triton's language, which only looks like Python; type checkers have no stubs for it.
-"""Triton kernels of the views: resampling, AugMix's tables and steps, and the final mix, each over all views at once.
+# Kernel bodies are written in the Triton language, for which type checkers have no stubs.
+"""Triton kernels for views: resampling, AugMix's lookup tables and steps, and the final mix, each for all views.
 
-Every kernel follows the arithmetic of the PIL operation it stands for, in float64 where PIL cuts or rounds a value.
-A pixel is one int32, red + 256 green + 65536 blue: what limits the kernels is the number of loads, not of bytes.
+Each kernel follows the arithmetic of the corresponding PIL operation, in float64 where PIL truncates or rounds. A pixel
+is one int32, red + 256 green + 65536 blue, because the number of loads limits the kernels, not the number of bytes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 try:
     import triton
     import triton.language as tl
-except ImportError:  # no Triton for this platform: `available` is False and nothing here is ever launched
+except ImportError:  # Triton does not support this platform: `available` is False and no kernel is launched
     triton = None
 
 available = triton is not None
 _jit = triton.jit if available else lambda function: function
 
-# What a step does to a picture; the numbers are the `kind` of step_kernel's items.
+# Kinds of AugMix steps, stored as `kind` in the items of step_kernel.
 LOOK_UP, POSTERIZE, SOLARIZE, WARP = 0, 1, 2, 3
 
 
 @_jit
 def _weight(x, CUBIC: tl.constexpr):
-    """The triangle, or Keys' cubic with a = -1/2."""
+    """Return the triangle filter, or Keys' cubic filter with a = -1/2."""
     x = tl.abs(x)
     if CUBIC:
         near = (1.5 * x - 2.5) * x * x + 1.0
@@ -34,7 +34,7 @@ def _weight(x, CUBIC: tl.constexpr):
 
 @_jit
 def _axis(wanted, scale, length, CUBIC: tl.constexpr):
-    """First and last tap, the first tap's distance to the centre, 1 / stretch, the number of taps and their sum."""
+    """Return the first and last tap, the first tap's offset to the centre, 1 / stretch, the tap count and their sum."""
     radius = 2.0 if CUBIC else 1.0
     stretch = tl.maximum(scale, 1.0)
     centre = (wanted + 0.5) * scale
@@ -56,7 +56,7 @@ def _level(x):
 
 @_jit
 def pack_kernel(source, out, count, BLOCK: tl.constexpr):
-    """Pixels of three bytes -> of one int32."""
+    """Pack pixels of three bytes into one int32 each."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = spot < count
     red = tl.load(source + spot * 3, mask=valid, other=0).to(tl.int32)
@@ -67,17 +67,17 @@ def pack_kernel(source, out, count, BLOCK: tl.constexpr):
 
 @_jit
 def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.constexpr):
-    """Antialiased resize of one box of one picture [H, W] to [S, S], rounded after each axis, across before down.
+    """Resize one box of one image [H, W] to [S, S] with antialiasing; horizontal pass first, rounded after each pass.
 
-    Pillow 13 goes down first where that is less work, as for most tall boxes. Bilinear crops of photographs then differ
-    by a level at most; bicubic ones by more where the filter overshoots and is cut to 0..255 after another axis.
+    Pillow 13 runs the vertical pass first if that is less work, as for most tall boxes. Bilinear crops of natural
+    images then differ by at most one level; bicubic crops by more, where overshoots are clipped after the other axis.
 
-    Row of ``views`` (float64): start of the picture in ``pixels``, its width, box left, top, width, height, first
-    output column and row wanted, scale across and down, flip, place in ``out``.
+    A row of ``views`` (float64) holds: start of the image in ``pixels``, its width, box left, top, width, height, first
+    output column and row, horizontal and vertical scale, flip, index in ``out``.
     """
     row = views + tl.program_id(0) * 12
     picture = pixels + tl.load(row).to(tl.int64)
-    stride = tl.load(row + 1).to(tl.int32)  # one picture's pixels can be counted in 32 bits, a batch's can't
+    stride = tl.load(row + 1).to(tl.int32)  # 32 bits can index the pixels of one image, but not of a batch
     left, top = tl.load(row + 2).to(tl.int32), tl.load(row + 3).to(tl.int32)
     width, height = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
     place = tl.load(row + 11).to(tl.int64)
@@ -108,7 +108,7 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
 
 @_jit
 def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
-    """The lookup table of one channel: autocontrast, or equalize where the item's flag is set."""
+    """Compute the lookup table of one channel: autocontrast, or equalize if the item's flag is set."""
     item, channel = tl.program_id(0), tl.program_id(1)
     picture = tl.load(items + item * 2).to(tl.int64)
     counts = tl.zeros([256], tl.int32)
@@ -117,7 +117,7 @@ def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
         pixel = tl.load(source + picture * area + spot, mask=spot < area, other=0)
         counts += tl.histogram((pixel >> (8 * channel)) & 255, 256)
     values = tl.arange(0, 256)
-    counts -= tl.where(values == 0, (BLOCK - area % BLOCK) % BLOCK, 0)  # the last block's filling
+    counts -= tl.where(values == 0, (BLOCK - area % BLOCK) % BLOCK, 0)  # padding of the last block
     low = tl.min(tl.where(counts > 0, values, 255), 0)
     high = tl.max(tl.where(counts > 0, values, 0), 0)
     if tl.load(items + item * 2 + 1) > 0:
@@ -133,14 +133,14 @@ def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
 
 @_jit
 def _wide(pixel, SHIFT: tl.constexpr):
-    """One channel in float64: 2^52 plus a whole number has that number in its low bits, which spares a conversion."""
+    """Return one channel in float64. An integer in the low bits of 2^52 adds to it, which saves a conversion."""
     channel = ((pixel >> SHIFT) & 255).to(tl.int64)
     return (channel | 0x4330000000000000).to(tl.float64, bitcast=True) - 4503599627370496.0
 
 
 @_jit
 def _between(a, b, c, d, dx, dy, SHIFT: tl.constexpr):
-    """PIL's bilinear value of one channel, cut to a whole level."""
+    """Return PIL's bilinear value of one channel, truncated to a whole level."""
     first, second = _wide(a, SHIFT), _wide(c, SHIFT)
     upper, lower = first + (_wide(b, SHIFT) - first) * dx, second + (_wide(d, SHIFT) - second) * dx
     return (upper + (lower - upper) * dy).to(tl.int32) << SHIFT
@@ -148,7 +148,7 @@ def _between(a, b, c, d, dx, dy, SHIFT: tl.constexpr):
 
 @_jit
 def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constexpr):
-    """One AugMix step of one picture. Row of ``items``: read from, write to, kind, argument of the kind."""
+    """Apply one AugMix step to one image. A row of ``items`` holds: source, target, kind, argument of the kind."""
     item = tl.program_id(0)
     area = side * side
     read = source + tl.load(items + item * 4).to(tl.int64) * area
@@ -190,9 +190,9 @@ def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constex
 
 @_jit
 def mix_kernel(crops, even, odd, shares, ends, norms, out, area, CHAINS: tl.constexpr, BLOCK: tl.constexpr):
-    """The normalised weighted sum of a crop and its chains' results, into planes [3, S, S].
+    """Write the normalised weighted sum of a crop and its chains' results to planes [3, S, S].
 
-    Row of ``ends`` per chain: place of its result in the buffer ``even`` (>= 0) or ``odd`` (-1 - place).
+    ``ends`` holds, per chain, the index i of its result: i in the buffer ``even``, -1 - i in ``odd``.
     """
     view = tl.program_id(0).to(tl.int64)
     spot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
