@@ -20,7 +20,7 @@ from poise.images import read_image
 from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor
 from poise.loading.overlap import map_ahead
-from poise.loading.prepare import FEW, Preparer
+from poise.loading.prepare import Preparer
 from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.types import ClassTokens
@@ -62,13 +62,13 @@ class _Ours:
         limits = Limits(batch_size=batch, workers=bench.options.threads)
         self._recipe = ViewRecipe(bench.options.views, augmix=True)
         self._predictor = Predictor(bench.encoder, tuner, self._recipe, limits=limits)
-        self._preparer = Preparer(bench.encoder, workers=limits.workers)
+        self._preparer = Preparer(bench.encoder, workers=limits.workers, processes=bench.device.type == "cuda")
         self._encoder, self._batch = bench.encoder, batch
 
     def read(self, items: Sequence[Item]) -> None:
         """Reading alone."""
         ready = map_ahead(
-            lambda item: self._preparer.prepare(item, self._recipe, FEW),
+            lambda item: self._preparer.prepare(item, self._recipe, 0),
             items,
             threads=self._preparer.workers,
             window=2 * self._batch,

@@ -322,7 +322,6 @@ def test_images_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, 
     try:
         here = run(*configure(pictures, tmp_path / "here", seeds="1"))
         monkeypatch.setattr(worker, "Limits", lambda **limits: Limits(**limits, processes=True))
-        monkeypatch.setattr("poise.loading.prepare.FEW", 0)
         apart = run(*configure(pictures, tmp_path / "apart", seeds="1"))
     finally:
         broken.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from poise.images import read_image
 from poise.inference.answers import Prediction
 from poise.inference.limits import Limits, default_batch_size, in_halves
 from poise.inference.predictor import Group, Predictor, Watch
+from poise.loading.overlap import map_ahead
 from poise.loading.read import Failure, NamedBytes
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
@@ -74,8 +76,7 @@ def test_every_kind_of_source_gives_the_same_answer(encoder, tuner, files) -> No
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_order_is_kept_and_one_bad_image_costs_one_row(encoder, tuner, files, tmp_path, processes, monkeypatch) -> None:
-    monkeypatch.setattr("poise.loading.prepare.FEW", 3)
+def test_order_is_kept_and_one_bad_image_costs_one_row(encoder, tuner, files, tmp_path, processes) -> None:
     text = tmp_path / "text.png"
     text.write_text("no image")
     passed_on = Failure("elsewhere", "some_code", "said before")
@@ -227,8 +228,7 @@ def test_check_stops_between_batches_and_progress_counts(encoder, tuner, files) 
     assert done == [2, 2]
 
 
-def test_a_reader_that_dies_costs_one_image(encoder, tuner, files, monkeypatch) -> None:
-    monkeypatch.setattr("poise.loading.prepare.FEW", 0)
+def test_a_reader_that_dies_costs_one_image(encoder, tuner, files) -> None:
     fatal = Item("fatal", 0, Fatal())
     found = list(predictor(encoder, tuner, workers=1, processes=True).run([files[0], fatal, files[1]]))
     assert [isinstance(each, Failure) for each in found] == [False, True, False]
@@ -240,6 +240,33 @@ class Fatal:
 
     def __reduce__(self):
         return os._exit, (3,)
+
+
+def test_a_long_run_is_read_by_processes_once_they_have_started(encoder, tuner, files, monkeypatch) -> None:
+    """As on CUDA, where nobody says who reads: first threads, then processes."""
+    made = predictor(encoder, tuner, workers=1)
+    monkeypatch.setattr("poise.loading.prepare.FEW", 2)
+    preparer = made._preparer
+    monkeypatch.setattr(preparer, "encoder", SimpleNamespace(device=torch.device("cuda")))
+    assert [preparer._started_processes(number) for number in range(2)] == [None, None]
+    assert preparer._processes is None  # nothing was started for a few
+    preparer._started_processes(2)
+    preparer._processes.result()
+    assert preparer._started_processes(3) is preparer._processes.result()
+
+
+def test_overlapping_stages_give_the_same_answers(encoder, tuner, files, monkeypatch) -> None:
+    """As on CUDA, without its streams: views are cut in one thread while another one tunes."""
+    expected = probs(predictor(encoder, tuner).run(files))
+
+    def staged(jobs, device, first, second):
+        made = map_ahead(first, jobs, threads=1, window=1)
+        return map_ahead(second, made, threads=1, window=1)
+
+    monkeypatch.setattr("poise.inference.predictor.run_stages", staged)
+    found = list(predictor(encoder, tuner).run([*files[:3], "missing.png", *files[3:]]))
+    assert isinstance(found.pop(3), Failure)
+    np.testing.assert_allclose(probs(found), expected, atol=1e-5)
 
 
 def test_a_batch_has_a_size_by_device_and_views() -> None:

@@ -141,10 +141,9 @@ def test_an_epochs_crop_is_that_view(folder) -> None:
 
 
 @pytest.mark.parametrize(("augmix", "crops"), [(True, "bilinear"), (False, "bicubic")])
-def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops, monkeypatch) -> None:
+def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops) -> None:
     encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
     plain = encode(images, encoder, ViewRecipe(5, 2, augmix, crops, engine="pil")).features
-    monkeypatch.setattr("poise.loading.prepare.FEW", 0)
     batched = encode(
         images, encoder, ViewRecipe(5, 2, augmix, crops), limits=Limits(workers=1, processes=True)
     ).features

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from poise.objectives.dispersion import mean_distance_to_centroid
 from poise.types import Adapted
+
+_NUMBERS = (
+    "probs", "init_probs", "target_probs", "logits", "confidences", "temperatures", "losses", "selected", "fallback",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,32 +56,38 @@ class BatchAnswers:
 
         Tuning that is not finite falls back to the initial prompt, so what is left then is not finite without tuning.
         """
-        start = dispersion(self.init_features)[0]
+        start = float(dispersion(self.init_features)[0])
         columns = {name: _columns(answer, start, texts=texts) for name, answer in self.by_method.items()}
         images = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [row if all(np.isfinite(answer.probs).all() for answer in row.values()) else None for row in images]
 
 
-def dispersion(text_features: Tensor) -> np.ndarray:
+def dispersion(text_features: Tensor) -> Tensor:
     """ATFD of unit text features [B, C, D] -> [B]: mean distance to their centroid, in float64."""
-    return np.asarray(mean_distance_to_centroid(text_features.detach().double()).cpu().numpy())
+    return mean_distance_to_centroid(text_features.detach().double())
 
 
 def _columns(answer: Adapted, start: float, *, texts: bool) -> list[Answer]:
     """One method's answers for B images."""
-    names = ("probs", "init_probs", "target_probs", "logits", "confidences", "temperatures", "losses")
-    numbers = {name: getattr(answer, name).detach().double().cpu().numpy() for name in names}
-    selected, fallback = answer.selected.cpu().numpy(), answer.fallback.cpu().numpy()
-    spread = dispersion(answer.text_features)
-    features = answer.text_features.detach().float().cpu().numpy() if texts else [None] * len(spread)
+    tensors = {name: getattr(answer, name) for name in _NUMBERS}
+    numbers = _on_host({**tensors, "spread": dispersion(answer.text_features)})
+    features = answer.text_features.detach().float().cpu().numpy() if texts else [None] * len(answer.probs)
     return [
         Answer(
-            **{name: column[row] for name, column in numbers.items()},
-            selected=selected[row],
-            fallback=bool(fallback[row]),
-            dispersion=float(spread[row]),
-            init_dispersion=float(start),
+            **{name: numbers[name][row] for name in _NUMBERS if name not in ("selected", "fallback")},
+            selected=numbers["selected"][row].astype(np.int64),
+            fallback=bool(numbers["fallback"][row, 0]),
+            dispersion=float(numbers["spread"][row, 0]),
+            init_dispersion=start,
             text_features=features[row],
         )
-        for row in range(len(spread))
+        for row in range(len(answer.probs))
     ]
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Each tensor [B, ...] as float64 [B, n]; in one copy, as each one waits for the device."""
+    flat = [tensor.detach().double().reshape(len(tensor), -1) for tensor in tensors.values()]
+    ends = np.cumsum([part.shape[1] for part in flat])
+    whole = torch.cat(flat, dim=1).cpu().numpy()
+    return dict(zip(tensors, np.split(whole, ends[:-1], axis=1), strict=True))

@@ -162,7 +162,7 @@ class Predictor:
     ) -> Iterator[Tensor | Failure]:
         for batch, tensors in self._batches([self._group(sources, views)], compute, watch or Watch()):
             if tensors is not None and tensors.is_cuda:
-                tensors.record_stream(torch.cuda.current_stream())
+                tensors.record_stream(torch.cuda.current_stream(tensors.device))
             rows: Iterator[Tensor] = iter(() if tensors is None else tensors)
             for image in batch.images:
                 yield image if isinstance(image, Failure) else next(rows)
@@ -183,7 +183,7 @@ class Predictor:
 
         def finish(batch: _Batch) -> tuple[_Batch, Z | None]:
             if batch.views is not None and batch.views.is_cuda:
-                batch.views.record_stream(torch.cuda.current_stream())
+                batch.views.record_stream(torch.cuda.current_stream(batch.views.device))
             result = compute(batch) if batch.readable else None
             batch.views = None
             return batch, result

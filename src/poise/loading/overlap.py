@@ -61,11 +61,11 @@ class _StreamResult(Generic[Z]):
 
     value: Z
     ready: torch.cuda.Event
+    device: torch.device
 
     def take(self) -> Z:
         """The result, for use on the caller's stream."""
-        stream = torch.cuda.current_stream()
-        stream.wait_event(self.ready)
+        torch.cuda.current_stream(self.device).wait_event(self.ready)
         return self.value
 
 
@@ -75,7 +75,7 @@ def _on_stream(stage: str, device: torch.device, work: Callable[[A], Z]) -> Call
     def run(job: A) -> _StreamResult[Z]:
         with torch.cuda.stream(stream):
             value = work(job)
-            return _StreamResult(value, stream.record_event())
+            return _StreamResult(value, stream.record_event(), device)
 
     return run
 

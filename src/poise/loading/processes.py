@@ -16,6 +16,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import IO, Any, ParamSpec, Protocol, TypeVar
 
@@ -59,6 +60,12 @@ class ReaderProcesses:
             raise error
         result: Z = value
         return result
+
+    def warm(self, work: Callable[..., object]) -> None:
+        """Wait until every process has imported what ``work`` needs."""
+        count = len(self._children)
+        with ThreadPoolExecutor(count) as threads:  # the next idle process is the one that has waited longest
+            list(threads.map(lambda _: self.run(callable, work), range(count)))
 
     def _ask(self, child: _Child, job: object) -> tuple[Any, Exception | None]:
         for _ in range(2):
