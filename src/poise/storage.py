@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and the hashes and names that are used for them."""
+"""Files that are there whole or not at all, the hashes and names that are used for them, and safe cells of tables."""
 
 from __future__ import annotations
 
@@ -83,6 +83,17 @@ def slug(text: str) -> str:
         return safe
     mark = hashlib.sha256(text.encode()).hexdigest()[:6]
     return f"{safe[-60:].strip('-.')}-{mark}"
+
+
+def safe_cell(value: object) -> object:
+    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
+
+    >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
+    ("'=1+1", -1.5, 'kld+cats')
+    """
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return f"'{value}"
+    return value
 
 
 def _sync_folder(folder: Path) -> None:

@@ -88,8 +88,8 @@ def test_every_start_in_every_framework(encoder, files, framework, kind) -> None
 @pytest.mark.parametrize("kind", ["coop", "cocoop", "maple"])
 def test_the_classifier_starts_from_a_file(encoder, files, kind) -> None:
     picture = Image.fromarray((draw(40, 40, 3).sigmoid() * 255).byte().numpy())
-    answer = Classifier(encoder, LABELS, "kld+cats", start=files / kind, views=6)(picture, details=True)
-    words = Classifier(encoder, LABELS, "kld+cats", views=6)(picture, details=True)
+    answer = Classifier(LABELS, encoder, "kld+cats", init=files / kind, views=6)(picture, details=True)
+    words = Classifier(LABELS, encoder, "kld+cats", views=6)(picture, details=True)
     assert sum(answer.probabilities.values()) == pytest.approx(1)
     assert answer.details.init_probabilities != words.details.init_probabilities
     assert not answer.fallback

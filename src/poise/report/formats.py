@@ -17,6 +17,7 @@ from rich.text import Text
 
 from poise.registry import Registry
 from poise.report.table import Cell, Line, Table
+from poise.storage import safe_cell
 
 BEST = "†"  # what stands for bold where text has no styles
 
@@ -154,17 +155,6 @@ def _html_cell(cell: Cell) -> str:
     text = _escape(cell.text)
     text = f"<b>{text}</b>" if cell.best else text
     return f"{text}<small>{_escape(cell.extra)}</small>" if cell.extra else text
-
-
-def safe_cell(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
-
-    >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
-    ("'=1+1", -1.5, 'kld+cats')
-    """
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
-        return f"'{value}"
-    return value
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
