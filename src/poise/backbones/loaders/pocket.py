@@ -45,12 +45,12 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
         ) from error
     weights = {name: tensor.float() for name, tensor in state.items()}
     tower = PocketTexts(weights, config["model_cfg"]["text_cfg"])
-    tower = PocketImageTower(weights)
+    image_tower = PocketImageTower(weights)
     freeze(tower, device, dtype)
-    freeze(tower, device, dtype)
+    freeze(image_tower, device, dtype)
     text = TextSide(_tokenizer(), tower.table, SharedPrefix(tower.causal()), len(tower.positions), False, 0)
-    spec = _spec(config)
-    return Encoder("pocket", ImageSide(spec, tower), text, scale=math.exp(float(weights["logit_scale"].double())))
+    scale = math.exp(float(weights["logit_scale"].double()))
+    return Encoder("pocket", ImageSide(_spec(config), image_tower), text, scale=scale)
 
 
 def _spec(config: dict[str, Any]) -> ImageSpec:
