@@ -18,7 +18,7 @@ from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report import published
 from poise.report.runs import Setting
-from poise.tuning import Options
+from poise.tuning import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"
 TABLES = sorted(FOLDER.glob("*.toml"))
@@ -93,10 +93,11 @@ def test_settings_are_the_published_ones(file) -> None:
                 assert (method.selection, method.weight_decay) == (0.1, 0.01)
                 assert method.lr == (5e-4 if deep else 5e-3)
                 assert (method.t_min, method.t_max) == (0.1, 10.0)
-                assert method.weight == {"c-tpt": (50, 20), "o-tpt": (18, 2)}.get(method.name, (0, 0))[shift]
+                weights = {"c-tpt": [(50, 20)], "o-tpt": [(18, 2)]}.get(method.name, [])
+                assert [term.weight for term in method.terms[1:]] == [each[shift] for each in weights]
         expected = {"variant": "as-published", "size": 12} if table == "table3" else {}
         assert config.framework_options == expected
-        Options(**config.framework_options)
+        frameworks.get(config.framework).parse(config.framework_options)
 
 
 def test_shifts_are_mixed_and_weighted_as_the_scripts_do_it() -> None:
@@ -115,7 +116,7 @@ def test_each_file_can_be_shown(file, tmp_path) -> None:
             settings = {**config.options.get("all", {}), **config.options.get(name, {})}
             assert f"  {name}: {methods.get(name, **settings).describe()}" in shown.output
         needs_file = init_kind(config) in ("coop", "maple")
-        assert (f"not there yet: The start '{config.init}'" in shown.output) == needs_file
+        assert (f"not there yet: The init '{config.init}'" in shown.output) == needs_file
 
 
 @pytest.mark.parametrize("file", sorted((FOLDER / "table2").glob("*.toml")), ids=name_of)

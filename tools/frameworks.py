@@ -24,12 +24,12 @@ from paired import Report, Row, Scores, mean, scores
 from poise import data, methods
 from poise.backbones import load_model
 from poise.data import ImageSet
-from poise.inits import coop, fpp, temperature
+from poise.inits import coop, fpp
 from poise.loading.features import TRAINING_CROPS, Shots, encode
 from poise.methods import Method
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt, save
-from poise.tuning import Options, make_tuner
+from poise.tuning import make_tuner, temperature
 
 BATCH = 16
 SLOTS = {"described": 10, "as-published": 12}  # of DynaPrompt's memory: in its paper, in its code
@@ -106,7 +106,7 @@ class Setting:
         return found.features[: len(self.labels)]
 
     def probs(
-        self, features: torch.Tensor, chosen: list[Method], more: Options | None = None, **how: str
+        self, features: torch.Tensor, chosen: list[Method], more: dict[str, object] | None = None, **how: str
     ) -> dict[str, np.ndarray]:
         """Each method's answers [N, C]."""
         began = time.perf_counter()
@@ -115,12 +115,14 @@ class Setting:
         for rows in features.split(BATCH):
             for name, answer in tuner.predict(rows).items():
                 parts[name].append(answer.probs.double().cpu().numpy())
-        told = ", ".join([*how.values(), *([more.variant] if more and "framework" in how else [])]) or "from words"
+        told = (
+            ", ".join([*how.values(), *([str(more["variant"])] if more and "framework" in how else [])]) or "from words"
+        )
         self.report.say(f"<!-- {len(chosen)} methods, {told}: {time.perf_counter() - began:.1f} s -->")
         return {name: np.concatenate(each) for name, each in parts.items()}
 
     def scores(
-        self, features: torch.Tensor, chosen: list[Method], more: Options | None = None, **how: str
+        self, features: torch.Tensor, chosen: list[Method], more: dict[str, object] | None = None, **how: str
     ) -> dict[str, Scores]:
         found = self.probs(features, chosen, more, **how)
         return {name: scores(probs, self.labels) for name, probs in found.items()}
@@ -241,7 +243,7 @@ def measure_dynaprompt(setting: Setting) -> None:
     """The stream in an order that depends on the images' ids alone, both variants, all objectives."""
     tuned = [method for method in setting.methods if method.steps]
     streams = {
-        name: setting.scores(setting.views, tuned, Options(variant=name, size=SLOTS[name]), framework="dynaprompt")
+        name: setting.scores(setting.views, tuned, {"variant": name, "size": SLOTS[name]}, framework="dynaprompt")
         for name in setting.options.variants
     }
     rows = []
@@ -259,7 +261,7 @@ def measure_baselines(setting: Setting) -> None:
         raise SystemExit(f"baselines: --methods has none of {', '.join(BASELINES)}.")
     together = setting.scores(setting.views, chosen, framework="ensemble")
     best = setting.fitted_temperature()
-    scaled = setting.scores(setting.views, chosen, Options(temperature=best))
+    scaled = setting.scores(setting.views, chosen, {"temperature": best})
     rows = []
     for method in [each.name for each in chosen]:
         before = setting.from_words[method]

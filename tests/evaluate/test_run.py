@@ -174,7 +174,7 @@ def test_the_header_says_everything(clean):
     assert dataset["classes"] == ["class0", "class1", "class2"]
     assert head["config"]["views"] == 4
     assert head["config"]["device"] == "cpu"
-    assert head["methods"]["c-tpt"]["weight"] == 50.0
+    assert head["methods"]["c-tpt"]["terms"][1]["weight"] == 50.0
     assert {"torch", "poise", "python", "numpy"} <= set(head["versions"])
     assert len(head["config_hash"]) == 64
 
@@ -274,10 +274,10 @@ def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
 
 def test_weights_for_shifted_data_unless_given():
     config, _ = configure("x", "y")
-    assert [method.weight for method in resolve.make_methods(config)] == [0, 50, 0]
-    assert [method.weight for method in resolve.make_methods(config, shift=True)] == [0, 20, 0]
+    assert [each.terms[1].weight for each in resolve.make_methods(config) if len(each.terms) > 1] == [50]
+    assert [each.terms[1].weight for each in resolve.make_methods(config, shift=True) if len(each.terms) > 1] == [20]
     given, _ = configure("x", "y", options={"c-tpt": {"weight": 7.0}, "all": {"lr": 0.1}})
-    assert [method.weight for method in resolve.make_methods(given, shift=True)] == [0, 7, 0]
+    assert [each.terms[1].weight for each in resolve.make_methods(given, shift=True) if len(each.terms) > 1] == [7]
     assert {method.lr for method in resolve.make_methods(given)} == {0.1}
     wrong, _ = configure("x", "y", options={"ctpt": {}})
     with pytest.raises(UnknownNameError, match="method"):

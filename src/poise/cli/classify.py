@@ -50,7 +50,7 @@ def classify(
     labels_file: Annotated[Path | None, typer.Option(help="A text file with one label a line.")] = None,
     model: Annotated[str, typer.Option(help="A model name; see 'poise list models'.")] = "pocket",
     method: Annotated[str, typer.Option(help="One method or several, separated by commas; or all.")] = "kld+cats",
-    template: Annotated[str, typer.Option(help="The prompt, with {} for the label.")] = "a photo of a {}.",
+    template: Annotated[str | None, typer.Option(help="The prompt, with {} for the label: 'a photo of a {}.'")] = None,
     start: Annotated[Path | None, typer.Option(help="A fitted prompt to start from; see 'poise fit'.")] = None,
     views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
     augmix: Annotated[bool, typer.Option(help="Add AugMix to the augmented views.")] = False,

@@ -150,11 +150,11 @@ def temperature(
 ) -> None:  # fmt: skip
     """Fit temperature scaling: one number, from the plain-view logits of held-out labelled images."""
     from poise import methods
-    from poise.inits import temperature as scaling
     from poise.loading.features import encode
     from poise.prompts import tokenise
     from poise.storage import write_atomic
     from poise.tuning import make_tuner
+    from poise.tuning import temperature as scaling
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     found = encode(images, encoder, views=1, cache=cache)

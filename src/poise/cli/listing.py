@@ -22,9 +22,12 @@ def list_names(
 ) -> None:
     """List the models, methods or datasets that can be named."""
     if kind is Kind.methods:
-        from poise.methods import DESCRIPTIONS
+        from poise import methods
 
-        rows = list(DESCRIPTIONS.items())
+        about = {name: methods.get(name).about for name in methods.names()}
+        rows = [
+            (name, each.description + (f" ({each.citation})" if each.citation else "")) for name, each in about.items()
+        ]
     elif kind is Kind.models:
         from poise.backbones import describe_models
 

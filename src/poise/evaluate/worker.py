@@ -23,7 +23,7 @@ from poise.loading.overlap import flow
 from poise.loading.prepare import Preparation, ahead, batch_views
 from poise.loading.processes import Readers
 from poise.loading.reading import Prepared, Reading
-from poise.tuning import AnyTuner, Options, make_tuner
+from poise.tuning import AnyTuner, make_tuner
 from poise.types import Adapted, ClassTokens
 
 
@@ -212,7 +212,7 @@ class Worker:
                 recipes,
                 framework=self.config.framework,
                 init=self.config.init,
-                options=Options(**self.config.framework_options),
+                options=self.config.framework_options,
             )
             init_atfd = float(records.dispersion(tuner.texts.init_features())[0])
             self._tuner = _PreparedTuner(stream, tuner, init_atfd)

@@ -15,6 +15,7 @@ from poise.backbones import load_model
 from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
 from poise.images import LoadedImage, read_image
 from poise.inference.results import Details, Failure, Result
+from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import tokenise
 from poise.tuning import AnyTuner, Tuner, make_tuner
@@ -42,7 +43,7 @@ class Classifier:
         labels: Sequence[str] = (),
         method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
         *,
-        template: str = DEFAULT_TEMPLATE,
+        template: str | None = None,  # "a photo of a {}." by default; a fitted prompt brings its own
         context: str = "auto",
         start: Prompt | str | Path | None = None,  # where tuning begins: a prompt, or the file of a fitted one
         views: int = 64,
@@ -61,12 +62,15 @@ class Classifier:
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         if context == "auto" and start is None and not self._tunes():
             context = "none"  # so that a template may be the name alone
-        classes = tokenise(self.encoder, labels, template, context=context, on_long_label=on_long_label)
+        if isinstance(start, str | Path):
+            check_template(str(start), template)
+        words = template or DEFAULT_TEMPLATE
+        classes = tokenise(self.encoder, labels, words, context=context, on_long_label=on_long_label)
         self.labels = classes.labels
         self.views, self.augmix, self.seed = views, augmix, seed
         self.batch_size = batch_size or BATCH_SIZES.get(self.encoder.device.type, 4)
         self._tuner: AnyTuner = (
-            make_tuner(self.encoder, classes, self.methods, init=str(start))
+            make_tuner(self.encoder, classes, self.methods, init=str(start), on_long_label=on_long_label)
             if isinstance(start, str | Path)
             else Tuner(self.encoder, classes, self.methods, start)
         )
@@ -114,7 +118,7 @@ class Classifier:
         return [self._outcome(picture, row, adapted, details) for row, picture in enumerate(pictures)]
 
     def _tunes(self) -> bool:
-        return any(method.steps > 0 and method.loss for method in self.methods)
+        return any(method.tunes for method in self.methods)
 
     def _outcome(self, picture: LoadedImage, row: int, adapted: dict[str, Adapted], details: bool) -> Answers | Failure:
         if not all(bool(answer.probs[row].isfinite().all()) for answer in adapted.values()):

@@ -28,6 +28,8 @@ class ZeroShotImageClassification:
 
     def __init__(self, encoder: DualEncoder, method: str | Method, **options: Any) -> None:
         self.encoder = encoder
+        # The original's default; a fitted prompt (``start``) brings its own.
+        self._template = None if options.get("start") else "This is a photo of {}."
         self._classifier = lru_cache(maxsize=8)(
             lambda labels, template: Classifier(encoder, labels, method, template=template, **options)
         )
@@ -37,7 +39,7 @@ class ZeroShotImageClassification:
         image: Any = None,
         candidate_labels: Sequence[str] | None = None,
         *,
-        hypothesis_template: str = "This is a photo of {}.",
+        hypothesis_template: str | None = None,
         images: Any = None,
         timeout: float | None = None,
         batch_size: int | None = None,
@@ -52,7 +54,7 @@ class ZeroShotImageClassification:
             raise InvalidOptionError("No image was given.", hint="Pass a path, a PIL image, or a list of either.")
         if candidate_labels is None or isinstance(candidate_labels, str):  # a text would fall apart into letters
             raise InvalidOptionError(f"candidate_labels is {candidate_labels!r}.", hint="Pass a list of label texts.")
-        classifier = self._classifier(tuple(candidate_labels), hypothesis_template)
+        classifier = self._classifier(tuple(candidate_labels), hypothesis_template or self._template)
         rich = self.encoder.activation == "sigmoid"  # those scores need the logits
         if isinstance(given, list | tuple):
             return [self._scores(result) for result in classifier([_local(item) for item in given], details=rich)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import platform
 import subprocess
@@ -38,7 +37,7 @@ def header(
         "title": config.title,
         "config": config.hashed(),
         "config_hash": config.digest(),
-        "methods": {method.name: dataclasses.asdict(method) for method in methods},
+        "methods": {method.name: method.settings() for method in methods},
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),

@@ -5,10 +5,14 @@ The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so it has 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from poise.errors import InvalidOptionError
+from poise.tuning.protocol import AnyTuner
+from poise.types import Adapted
 
 _BOUNDS = (1e-4, 1e4)  # of β
 
@@ -42,3 +46,22 @@ def fit(logits: Tensor, labels: Tensor) -> float:
 def negative_log_likelihood(logits: Tensor, labels: Tensor, temperature: float = 1.0) -> float:
     """Mean over the images."""
     return float(torch.nn.functional.cross_entropy(logits.double() / temperature, labels))
+
+
+class Tempered:
+    """A tuner whose logits are divided by one temperature, fitted on held-out labels (Guo et al., 2017)."""
+
+    def __init__(self, tuner: AnyTuner, temperature: float) -> None:
+        if not 0 < temperature < float("inf"):
+            raise InvalidOptionError(f"The temperature is {temperature}.", hint="It must be above 0.")
+        self.tuner, self.temperature = tuner, temperature
+        self.reads, self.ordered, self.texts = tuner.reads, tuner.ordered, tuner.texts
+
+    def predict(self, inputs: Tensor) -> dict[str, Adapted]:
+        """Each method's answers; the predicted classes are the tuner's own."""
+        return {name: self._softened(answer) for name, answer in self.tuner.predict(inputs).items()}
+
+    def _softened(self, answer: Adapted) -> Adapted:
+        logits = answer.logits / self.temperature
+        start = (answer.init_probs.log() / self.temperature).softmax(-1)
+        return replace(answer, logits=logits, probs=logits.softmax(-1), init_probs=start)
