@@ -18,7 +18,7 @@ from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report import published
 from poise.report.runs import Setting
-from poise.tuning import frameworks
+from poise.tuning.frameworks import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"
 TABLES = sorted(FOLDER.glob("*.toml"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from oracles import dynaprompt as plain
+from oracles.objectives import of_method
 from oracles.text import text_features
 
 from poise import methods
@@ -64,7 +65,7 @@ def test_equals_the_plain_loop(encoder, name, variant) -> None:
         init_prompt(encoder, classes).context[0],
         lambda context: text_features(model, classes, Prompt(context[None]))[0],
         encoder.scale,
-        method.objective(),
+        of_method(name),
         size=4,
         variant=variant,
         lr=0.02,

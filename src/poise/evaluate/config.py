@@ -40,7 +40,7 @@ class RunConfig:
     augmix: str = "auto"  # auto = the dataset's own (TPT's protocol); c-tpt = also on for ImageNet's shifts
     template: str = ""  # "" = the dataset's own
     framework: str = "tpt"  # tpt = one prompt per image, reset for each; see poise.tuning.make_tuner for the others
-    framework_options: dict[str, Any] = field(default_factory=dict)  # see the rows of poise.tuning.frameworks
+    framework_options: dict[str, Any] = field(default_factory=dict)  # see the rows in poise.tuning.frameworks
     init: str = "template"  # where tuning starts: template, fpp, or the file of a fitted prompt
     batch_size: int = 0  # images computed together; 0 = by device
     chunk: int = 128  # images per file: what a killed run loses at most

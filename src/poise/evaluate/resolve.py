@@ -14,7 +14,7 @@ from poise.errors import ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inits.kinds import check_template, init_file
 from poise.methods import Method
-from poise.tuning import frameworks
+from poise.tuning.frameworks import frameworks
 
 
 def resolve(config: RunConfig) -> RunConfig:
