@@ -39,9 +39,9 @@ def check_objective(objective: Objective) -> None:
     value = objective(out)
     assert value.shape == (3,), f"an objective returns one number per image, [B]; got {tuple(value.shape)}"
     assert value.isfinite().all(), "the value is not finite"
-    (slope,) = torch.autograd.grad(value.sum(), out.text_features, retain_graph=True)
-    assert slope.isfinite().all(), "the gradient is not finite"
-    assert slope.abs().sum() > 0, "no gradient reaches the text features"
+    (gradient,) = torch.autograd.grad(value.sum(), out.text_features, retain_graph=True)
+    assert gradient.isfinite().all(), "the gradient is not finite"
+    assert gradient.abs().sum() > 0, "no gradient reaches the text features"
     (alone,) = torch.autograd.grad(value[0], out.text_features, retain_graph=True)
     assert alone[1:].abs().sum() == 0, "one image's value depends on another image"
 
@@ -201,11 +201,11 @@ def _check_capacity(make: MakeMemory) -> None:
     memory, start = make(_start(), _SLOTS), _start()
     _remember(memory.ordered, "'ordered' must be True, or a stream could be split")
     _remember(not memory.used(), "a new memory has no used slots")
-    _remember(torch.equal(memory.values, start.expand(_SLOTS, 2, 4)), "a new memory holds the start in every slot")
+    _remember(torch.equal(memory.values, start.expand(_SLOTS, 2, 4)), "a new memory holds the init in every slot")
     for image in range(4 * _SLOTS):
         slot = memory.fresh()
         _remember(slot in range(_SLOTS), f"fresh() must give one of {_SLOTS} slots")
-        _remember(torch.equal(memory.values[slot], start), "a fresh slot must hold the start")
+        _remember(torch.equal(memory.values[slot], start), "a fresh slot must hold the init")
         _remember(slot not in memory.used(), "a fresh slot is not a used one")
         _remember(memory.fresh() == slot, "fresh() must give the same slot until it is used")
         _use(memory, image)

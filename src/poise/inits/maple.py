@@ -113,7 +113,7 @@ def loss_and_gradient(
     loss = torch.nn.functional.cross_entropy(
         texts.encoder.logits(image_leaf[None], leaf)[0], targets.to(image_leaf.device)
     )
-    slope, image_slope = torch.autograd.grad(loss, [leaf, image_leaf])
+    cotangent, image_cotangent = torch.autograd.grad(loss, [leaf, image_leaf])
     which = torch.stack([torch.zeros(len(pictures), dtype=torch.long), torch.arange(len(pictures))], 1)
-    image = views.pullback(one, layers, which, image_slope, None)
-    return float(loss.detach()), coupled.pull(texts.pullback(coupled.text(), slope), image)
+    image = views.pullback(one, layers, which, image_cotangent, None)
+    return float(loss.detach()), coupled.pull(texts.pullback(coupled.text(), cotangent), image)

@@ -55,14 +55,14 @@ def attend(joint: Tensor, tiles: Tiles, prefix: int) -> Tensor:
     return out
 
 
-def attend_back(joint: Tensor, slopes: Tensor, tiles: Tiles, prefix: int) -> Tensor:
-    """Gradients [B, R, 3, H, hd] at ``joint`` [1 or B, R, 3, H, hd] for slopes [B, R, E] of what the heads give."""
-    images, (rows, _, heads, size) = len(slopes), joint.shape[1:]
-    out = slopes.new_empty(images, *joint.shape[1:])
-    shared = slopes.new_empty(images, tiles.count + 1, prefix, 2, heads, size, dtype=torch.float32)
+def attend_back(joint: Tensor, gradients: Tensor, tiles: Tiles, prefix: int) -> Tensor:
+    """Gradients [B, R, 3, H, hd] at ``joint`` [1 or B, R, 3, H, hd] for gradients [B, R, E] of what the heads give."""
+    images, (rows, _, heads, size) = len(gradients), joint.shape[1:]
+    out = gradients.new_empty(images, *joint.shape[1:])
+    shared = gradients.new_empty(images, tiles.count + 1, prefix, 2, heads, size, dtype=torch.float32)
     with kernels.on(joint):
         kernels.attention_back_kernel[(tiles.count + 1, heads, images)](
-            joint, slopes, tiles.mask, out, shared, tiles.count, tiles.width, prefix, rows, size**-0.5,
+            joint, gradients, tiles.mask, out, shared, tiles.count, tiles.width, prefix, rows, size**-0.5,
             OWN=int(len(joint) > 1), HEADS=heads, SIZE=size, BLOCK=_KEYS, num_warps=8,
         )  # fmt: skip
     out[:, :prefix, 1:] = shared.sum(1).to(out.dtype)  # every tile sees the prefix

@@ -51,15 +51,15 @@ class TextPullback:
         """Cotangents [B, C, D] of the features -> gradients [B, P, E] of the prefix."""
         ends = self._last.expand(len(cotangent), -1, -1).clone().requires_grad_()
         with torch.enable_grad():
-            (slope,) = torch.autograd.grad(self._finish(ends), ends, cotangent)
+            (gradient,) = torch.autograd.grad(self._finish(ends), ends, cotangent)
         with torch.no_grad():
-            whole = self._through_last(slope)
+            whole = self._through_last(gradient)
             for depth in reversed(range(len(self._blocks) - 1)):
                 block, kept = self._blocks[depth], self._kept[depth]
                 _add_through_mlp(block, whole, kept.attended, kept.hidden)
                 if depth == 0:  # the classes' own inputs are no part of the prompt
-                    return self._through_attention(block, whole, _out_slopes(block, whole), kept, self._prefix)
-                whole = self._through_attention(block, whole, _out_slopes(block, whole), kept)
+                    return self._through_attention(block, whole, _out_gradient(block, whole), kept, self._prefix)
+                whole = self._through_attention(block, whole, _out_gradient(block, whole), kept)
         return whole[:, : self._prefix]
 
     def _keep(self, block: Block, x: Tensor) -> Tensor:
@@ -71,13 +71,13 @@ class TextPullback:
         self._kept.append(_Kept(x, joint, attended, hidden))
         return attended + block.mlp.last(block.mlp.activation(hidden))
 
-    def _through_last(self, slope: Tensor) -> Tensor:
+    def _through_last(self, gradient: Tensor) -> Tensor:
         """The last block, whose MLP matters for the end tokens alone: [B, C, E] -> [B, R, E]."""
         block, kept, ends = self._blocks[-1], self._kept[-1], self._ends
-        _add_through_mlp(block, slope, kept.attended[:, ends], kept.hidden[:, ends])
-        whole, out = (slope.new_zeros(len(slope), *kept.x.shape[1:]) for _ in range(2))
-        whole.index_copy_(1, ends, slope)
-        out.index_copy_(1, ends, _out_slopes(block, slope))
+        _add_through_mlp(block, gradient, kept.attended[:, ends], kept.hidden[:, ends])
+        whole, out = (gradient.new_zeros(len(gradient), *kept.x.shape[1:]) for _ in range(2))
+        whole.index_copy_(1, ends, gradient)
+        out.index_copy_(1, ends, _out_gradient(block, gradient))
         return self._through_attention(block, whole, out, kept)
 
     def _through_attention(
@@ -90,7 +90,7 @@ class TextPullback:
         return whole
 
 
-def _out_slopes(block: Block, whole: Tensor) -> Tensor:
+def _out_gradient(block: Block, whole: Tensor) -> Tensor:
     assert isinstance(block.out, nn.Linear)
     return whole @ block.out.weight
 
@@ -98,13 +98,13 @@ def _out_slopes(block: Block, whole: Tensor) -> Tensor:
 def _add_through_mlp(block: Block, whole: Tensor, x: Tensor, hidden: Tensor) -> None:
     """Add to ``whole`` [B, R, E] what comes back through the MLP."""
     assert isinstance(block.mlp, Mlp)
-    slopes, count = whole @ block.mlp.last.weight, hidden[0].numel()  # [B, R, F]
-    with kernels.on(slopes):
-        kernels.activation_back_kernel[(-(-count // _ELEMENTS), len(slopes))](
-            slopes, hidden, count,
+    gradients, count = whole @ block.mlp.last.weight, hidden[0].numel()  # [B, R, F]
+    with kernels.on(gradients):
+        kernels.activation_back_kernel[(-(-count // _ELEMENTS), len(gradients))](
+            gradients, hidden, count,
             OWN=int(len(hidden) > 1), KIND=fused.kind_of(block.mlp), BLOCK=_ELEMENTS, num_warps=4,
         )  # fmt: skip
-    _add_through_norm(block.norm2, whole, slopes @ block.mlp.first.weight, x)
+    _add_through_norm(block.norm2, whole, gradients @ block.mlp.first.weight, x)
 
 
 def _add_through_norm(norm: Map, whole: Tensor, gradient: Tensor, x: Tensor) -> None:
