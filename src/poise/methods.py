@@ -176,7 +176,7 @@ for _method in (
     )),
     Method(name="kld+cats", terms=(Term("divergence"),), cats=True, about=About(
         description="KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",
-        colour="#0072B2", order=6,
+        citation="Choi et al.", colour="#0072B2", order=6,
     )),
 ):  # fmt: skip
     register(_method)
