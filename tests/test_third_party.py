@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,10 @@ from typer.testing import CliRunner
 from poise import methods, metrics
 from poise.cli.app import app
 
-METHOD = dataclasses.replace(
-    methods.get("kld+cats"), name="kld+mine", selection=0.5, about=methods.About(description="a third party's method")
+METHOD = methods.Method(
+    name="kld+mine",
+    terms=(methods.Term("divergence"), methods.Term("dispersion", 5.0)),
+    about=methods.About(description="a third party's method", colour="#a1b2c3"),
 )
 METRIC = metrics.Metric(
     name="overconfidence",
@@ -29,7 +30,7 @@ def registered() -> Iterator[None]:
     methods.register(METHOD)
     metrics.register(METRIC)
     yield
-    methods.unregister(METHOD.name)
+    methods.methods.remove(METHOD.name)
     metrics.unregister(METRIC.name)
 
 
@@ -54,6 +55,7 @@ def test_a_third_partys_rows_work_everywhere(tmp_path: Path, registered: None) -
     (overview,) = (tmp_path / "figures").glob("metrics_*.svg")
     assert METRIC.title in overview.read_text("utf-8")
     assert METHOD.name in overview.read_text("utf-8")
+    assert METHOD.about.colour in overview.read_text("utf-8")
     run("bench", "page", runs, "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text("utf-8")
     assert METRIC.about in page

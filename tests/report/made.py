@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def header(run: str = "demo", model: str = "pocket", classes: int = 6, **config:
     chosen = {"model": model, "views": 64, "framework": "tpt", "init": "template", **config}
     return {
         "format": "poise-run/1", "run": run, "title": "", "config": chosen, "config_hash": "0" * 64,
-        "methods": {name: dataclasses.asdict(methods.get(name)) for name in METHODS},
+        "methods": {name: methods.get(name).settings() for name in METHODS},
         "datasets": {name: described for name in ("caltech101", "eurosat", "dtd", "pets", "imagenet", "imagenet-a")},
         "versions": {"poise": "0", "python": "3.11"}, "commit": None, "device": "cpu",
     }  # fmt: skip

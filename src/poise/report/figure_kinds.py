@@ -14,11 +14,9 @@ from poise.metrics import risk_coverage
 from poise.report import panels as drawing
 from poise.report.analyses import analyse
 from poise.report.plot import FigureKind, Panel, Plot, kinds
-from poise.report.runs import Group, Setting
+from poise.report.runs import Group, Records, Setting
 from poise.report.scores import Scoreboard, Scored, printed
 from poise.report.tsne import TextFeatures, embed, text_features
-
-NOT_TUNED = "zero-shot"  # what has no "after tuning"
 
 
 def _kind(name: str, title: str, about: str, metrics: tuple[str, ...] | None = ()) -> Callable[..., Any]:
@@ -142,7 +140,7 @@ def tsne_plots(board: Scoreboard) -> Iterator[Plot]:
                 partial(draw, texts.thinned(), name),
             )
             for name in texts.tuned
-            if name != NOT_TUNED
+            if _tunes(board.records, name)
         ]
         if panels:
             title = f"{texts.dataset}, {texts.run}: class texts before and after tuning for image {texts.image}"
@@ -171,9 +169,14 @@ def _groups(board: Scoreboard, *, tuned: bool = False) -> Iterator[tuple[Setting
     for setting in records.settings:
         for dataset in catalog.in_order(records.datasets):
             groups = list(records.chosen(setting=setting, dataset=dataset))
-            groups = [group for group in groups if not (tuned and group.method == NOT_TUNED)]
+            groups = [group for group in groups if not tuned or _tunes(records, group.method)]
             if groups:
                 yield setting, dataset, groups
+
+
+def _tunes(records: Records, method: str) -> bool:
+    """Whether a method has an "after tuning", as its stored settings say."""
+    return bool(records.method_settings(method).get("steps", 1))
 
 
 def _over(datasets: Sequence[str]) -> str:
