@@ -66,9 +66,9 @@ def text(bench: Bench) -> None:
         features, tuner = _features(bench, options.batch), bench.tuner(classes)
         whole = bench.milliseconds(partial(tuner.predict, features)) / options.batch
         prompt, texts = tuner.predict(features)["tpt"].prompt, tuner.texts
-        slope = texts.features(prompt)
+        cotangent = texts.features(prompt)
         forward = bench.milliseconds(partial(texts.features, prompt)) / options.batch
-        backward = bench.milliseconds(partial(texts.pullback, texts.start, slope)) / options.batch
+        backward = bench.milliseconds(partial(texts.pullback_to_init, cotangent)) / options.batch
         bench.note("text", classes=count, ours_ms=whole, forward_ms=forward, backward_ms=backward)
 
 

@@ -13,12 +13,11 @@ from poise.backbones import load_model
 from poise.cli.app import app
 from poise.data import catalog
 from poise.evaluate.config import RunConfig, build, read
-from poise.evaluate.resolve import check_init, make_methods
+from poise.evaluate.resolve import check_init, init_kind, make_methods
 from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report import published
-from poise.report.runs import Setting
-from poise.tuning import Options
+from poise.tuning import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"
 TABLES = sorted(FOLDER.glob("*.toml"))
@@ -33,10 +32,6 @@ def name_of(file: Path) -> str:
 
 def configs_of(file: Path) -> list[RunConfig]:
     return [build(values)[0] for values in read(file)]
-
-
-def init_kind(config: RunConfig) -> str:
-    return Setting("", f'{{"init": "{config.init}"}}').init
 
 
 def test_each_published_row_has_one_file() -> None:
@@ -93,10 +88,11 @@ def test_settings_are_the_published_ones(file) -> None:
                 assert (method.selection, method.weight_decay) == (0.1, 0.01)
                 assert method.lr == (5e-4 if deep else 5e-3)
                 assert (method.t_min, method.t_max) == (0.1, 10.0)
-                assert method.weight == {"c-tpt": (50, 20), "o-tpt": (18, 2)}.get(method.name, (0, 0))[shift]
+                weights = {"c-tpt": [(50, 20)], "o-tpt": [(18, 2)]}.get(method.name, [])
+                assert [term.weight for term in method.terms[1:]] == [each[shift] for each in weights]
         expected = {"variant": "as-published", "size": 12} if table == "table3" else {}
         assert config.framework_options == expected
-        Options(**config.framework_options)
+        frameworks.get(config.framework).parse(config.framework_options)
 
 
 def test_shifts_are_mixed_and_weighted_as_the_scripts_do_it() -> None:
@@ -115,11 +111,11 @@ def test_each_file_can_be_shown(file, tmp_path) -> None:
             settings = {**config.options.get("all", {}), **config.options.get(name, {})}
             assert f"  {name}: {methods.get(name, **settings).describe()}" in shown.output
         needs_file = init_kind(config) in ("coop", "maple")
-        assert (f"not there yet: The start '{config.init}'" in shown.output) == needs_file
+        assert (f"not there yet: The init '{config.init}'" in shown.output) == needs_file
 
 
 @pytest.mark.parametrize("file", sorted((FOLDER / "table2").glob("*.toml")), ids=name_of)
-def test_a_row_finds_the_start_that_it_is_given(file, tmp_path) -> None:
+def test_a_row_finds_the_init_that_it_is_given(file, tmp_path) -> None:
     (config,) = configs_of(file)
     kind, start = init_kind(config), tmp_path / "start.safetensors"
     encoder = load_model("tiny", device="cpu")

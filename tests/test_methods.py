@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from poise import methods
 from poise.errors import InvalidOptionError, UnknownNameError
+from poise.methods import Method, Term
 
 
 def test_the_rows_are_the_papers() -> None:
     assert methods.names() == ["zero-shot", "tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats"]
-    assert set(methods.DESCRIPTIONS) == set(methods.names())
+    rows = [methods.get(name).about for name in methods.names()]
+    assert all(row.description for row in rows)
+    assert len({row.colour for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize(("name", "weight", "on_shift"), [("c-tpt", 50, 20), ("o-tpt", 18, 2), ("tpt", 0, 0)])
-def test_published_weights(name: str, weight: float, on_shift: float) -> None:
-    assert methods.get(name).weight == weight
-    assert methods.get(name).on_shift().weight == on_shift
+@pytest.mark.parametrize(("name", "weights"), [("c-tpt", (50, 20, 7)), ("o-tpt", (18, 2, 7))])
+def test_published_weights(name: str, weights: tuple[float, float, float]) -> None:
+    given = methods.get(name, weight=7.0).on_shift()  # a weight that was given holds on shifts too
+    chosen = (methods.get(name), methods.get(name).on_shift(), given)
+    assert tuple(method.terms[1].weight for method in chosen) == weights
+    assert [method.terms[0].weight for method in chosen] == [1, 1, 1]
 
 
 def test_published_defaults() -> None:
@@ -30,12 +37,48 @@ def test_unknown_names_get_the_nearest() -> None:
         methods.get("kld+cat")
     with pytest.raises(UnknownNameError, match="Did you mean 'steps'"):
         methods.get("tpt", step=2)
+    with pytest.raises(UnknownNameError, match="option of the method 'tpt' 'weight'"):
+        methods.get("tpt", weight=2.0)
+    with pytest.raises(UnknownNameError, match="Did you mean 'dispersion'"):
+        Method(name="mine", terms=(Term("dispersions"),))
+    with pytest.raises(UnknownNameError, match="parameter of the objective 'entropy' 'power'"):
+        methods.get("tpt", entropy={"power": 2})
+
+
+@pytest.mark.parametrize("option", ["terms", "cats", "name", "about"])
+def test_a_named_method_stays_itself(option: str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"would make 'tpt' another method.*register"):
+        methods.get("tpt", **{option: True})
+
+
+def test_every_term_sees_the_methods_target() -> None:
+    method = Method(
+        name="both", terms=(Term("divergence"), Term("entropy", 2.0)), selection=1.0, cats=True, include_plain=False
+    )
+    (_, divergence), (weight, entropy) = method.objective().terms
+    assert divergence.target == entropy.target == method.target()
+    assert (weight, method.target().selection, method.target().include_plain) == (2.0, 1.0, False)
+
+
+def test_methods_of_others_work_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "methods", copy.deepcopy(methods.methods))
+    mine = methods.register(Method(name="mine", terms=(Term("divergence"), Term("dispersion", 5.0))))
+    assert methods.names()[-1] == "mine"
+    assert methods.get("mine", weight=3.0).terms[1].weight == 3.0
+    assert "divergence + 5 x dispersion" in mine.describe()
+    with pytest.raises(InvalidOptionError, match="'mine' is registered already"):
+        methods.register(mine)
 
 
 @pytest.mark.parametrize("options", [
     {"steps": -1}, {"steps": 1.5}, {"lr": 0}, {"lr": float("nan")}, {"selection": 0}, {"selection": 2}, {"t_min": 0},
-    {"t_min": 20}, {"weight": -1}, {"weight_decay": float("inf")},
+    {"t_min": 20}, {"weight_decay": float("inf")},
 ])  # fmt: skip
 def test_options_out_of_range_are_refused(options: dict) -> None:
     with pytest.raises(InvalidOptionError):
         methods.get("kld+cats", **options)
+
+
+def test_weights_out_of_range_are_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="weight is -1"):
+        methods.get("c-tpt", weight=-1)

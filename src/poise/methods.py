@@ -1,64 +1,110 @@
-"""The named methods, one row each: the only place where method names become objects."""
+"""The named methods, one row each: everything that any part of the program wants to know about a method."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.objectives import ConfidenceTemperature, Sum, Target, objectives
+from poise.registry import Registry
 from poise.types import Objective
+
+
+@dataclass(frozen=True)
+class Term:
+    """A weighted objective. One that takes a ``target`` gets the method's."""
+
+    objective: str  # a registered name
+    weight: float = 1.0
+    shift_weight: float | None = None  # its published weight on natural distribution shifts
+    options: Mapping[str, Any] = field(default_factory=dict)  # the objective's own parameters
+
+    def __post_init__(self) -> None:
+        _check_range("weight", self.weight, 0 <= self.weight < math.inf, "0 or above")
+        known = [name for name in self._parameters() if name != "target"]
+        for option in self.options:
+            if option not in known:
+                raise UnknownNameError.of(f"parameter of the objective '{self.objective}'", option, known)
+
+    def build(self, target: Target) -> Objective:
+        """The objective, without its weight."""
+        given = {"target": target} if "target" in self._parameters() else {}
+        return objectives.get(self.objective)(**self.options, **given)
+
+    def _parameters(self) -> list[str]:
+        return list(inspect.signature(objectives.get(self.objective)).parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What lists, tables and figures say and draw of a method."""
+
+    description: str = ""
+    citation: str = ""
+    colour: str = "#8A8A8A"
+    dash: str = "-"  # matplotlib's line style
+    order: int = 100  # lower ones are listed first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A recipe as data: loss against a target, plus a weighted regulariser, minimised by AdamW."""
+    """A recipe as data: weighted terms, which all see the same target, are minimised by AdamW.
+
+    >>> Method(name="mine", terms=(Term("divergence"), Term("dispersion", 5.0)), cats=True).describe()
+    'divergence + 5 x dispersion, temperatures 0.1 to 10, selection 0.1, steps 1, lr 0.005, weight decay 0.01'
+    """
 
     name: str
-    loss: str | None = None  # a registered objective; None: nothing is tuned
-    cats: bool = False  # confidence-aware temperatures in the target
-    regulariser: str | None = None
-    weight: float = 0.0  # of the regulariser
-    shift_weight: float | None = None  # its published value on natural distribution shifts
-    steps: int = 1
-    lr: float = 5e-3
-    weight_decay: float = 0.01
+    terms: tuple[Term, ...] = ()  # none: nothing is tuned
     selection: float = 0.1  # fraction of views that enter the target
+    include_plain: bool = True  # whether the plain view is among those that may
+    cats: bool = False  # confidence-aware temperatures in the target
     t_min: float = 0.1
     t_max: float = 10.0
     detach_temperature: bool = False
+    steps: int = 1
+    lr: float = 5e-3
+    weight_decay: float = 0.01
+    about: About = About()
 
     def __post_init__(self) -> None:
         _check_range("steps", self.steps, self.steps >= 0 and int(self.steps) == self.steps, "a whole number from 0")
         _check_range("lr", self.lr, 0 < self.lr < math.inf, "above 0")
         _check_range("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or above")
-        _check_range("weight", self.weight, 0 <= self.weight < math.inf, "0 or above")
         _check_range("selection", self.selection, 0 < self.selection <= 1, "above 0 and at most 1")
         _check_range("t_min", self.t_min, 0 < self.t_min <= self.t_max, "above 0 and at most t_max")
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it asks for any step."""
+        return bool(self.terms) and self.steps > 0
 
     def target(self) -> Target:
         """How this method makes p_aug."""
         scaling = ConfidenceTemperature(t_min=self.t_min, t_max=self.t_max, detach=self.detach_temperature)
-        return Target(selection=self.selection, temperature=scaling if self.cats else None)
+        temperature = scaling if self.cats else None
+        return Target(selection=self.selection, include_plain=self.include_plain, temperature=temperature)
 
-    def objective(self) -> Objective | None:
-        """What this method minimises; None for zero-shot."""
-        if self.loss is None:
-            return None
-        maker = objectives.get(self.loss)
-        takes_target = any(field.name == "target" for field in dataclasses.fields(maker))  # type: ignore[arg-type]
-        loss = maker(target=self.target()) if takes_target else maker()
-        if self.regulariser is None:
-            return loss
-        return Sum(((1.0, loss), (self.weight, objectives.get(self.regulariser)())))
+    def objective(self) -> Sum:
+        """What this method minimises."""
+        target = self.target()
+        return Sum(tuple((term.weight, term.build(target)) for term in self.terms))
 
     def on_shift(self) -> Method:
-        """The same method with the weight published for natural distribution shifts."""
-        if self.shift_weight is None:
-            return self
-        return dataclasses.replace(self, weight=self.shift_weight)
+        """The same method with the weights published for natural distribution shifts."""
+        shifted = [
+            term if term.shift_weight is None else replace(term, weight=term.shift_weight) for term in self.terms
+        ]
+        return replace(self, terms=tuple(shifted))
+
+    def settings(self) -> dict[str, Any]:
+        """All that numbers depend on, as plain values."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "about"}
 
     def describe(self) -> str:
         """Its settings in one line.
@@ -66,16 +112,21 @@ class Method:
         >>> get("c-tpt").describe()
         'entropy + 50 x dispersion (20 on shifts), selection 0.1, steps 1, lr 0.005, weight decay 0.01'
         """
-        if self.loss is None or not self.steps:
+        if not self.tunes:
             return "nothing is tuned"
-        told = self.loss
-        if self.regulariser is not None:
-            shifted = "" if self.shift_weight is None else f" ({self.shift_weight:g} on shifts)"
-            told += f" + {self.weight:g} x {self.regulariser}{shifted}"
+        parts = [" + ".join(_describe(term) for term in self.terms)]
         if self.cats:
-            told += f", temperatures {self.t_min:g} to {self.t_max:g}"
-        settings = f"selection {self.selection:g}, steps {self.steps}, lr {self.lr:g}"
-        return f"{told}, {settings}, weight decay {self.weight_decay:g}"
+            detached = ", constant in the gradient" if self.detach_temperature else ""
+            parts.append(f"temperatures {self.t_min:g} to {self.t_max:g}{detached}")
+        parts.append(f"selection {self.selection:g}" + ("" if self.include_plain else " without the plain view"))
+        return ", ".join([*parts, f"steps {self.steps}, lr {self.lr:g}, weight decay {self.weight_decay:g}"])
+
+
+def _describe(term: Term) -> str:
+    times = "" if term.weight == 1 else f"{term.weight:g} x "
+    own = ", ".join(f"{name}={value}" for name, value in term.options.items())
+    shifted = "" if term.shift_weight is None else f" ({term.shift_weight:g} on shifts)"
+    return f"{times}{term.objective}" + (f"({own})" if own else "") + shifted
 
 
 def _check_range(name: str, value: float, fine: bool, accepted: str) -> None:
@@ -83,43 +134,80 @@ def _check_range(name: str, value: float, fine: bool, accepted: str) -> None:
         raise InvalidOptionError(f"{name} is {value}.", hint=f"It must be {accepted}.")
 
 
-_ROWS = (
-    Method(name="zero-shot", steps=0),
-    Method(name="tpt", loss="entropy"),
-    Method(name="c-tpt", loss="entropy", regulariser="dispersion", weight=50.0, shift_weight=20.0),
-    Method(name="o-tpt", loss="entropy", regulariser="orthogonality", weight=18.0, shift_weight=2.0),
-    Method(name="tpt+cats", loss="entropy", cats=True),
-    Method(name="kld", loss="divergence"),
-    Method(name="kld+cats", loss="divergence", cats=True),
-)
-_TABLE = {row.name: row for row in _ROWS}
+methods: Registry[Method] = Registry("method")
 
-DESCRIPTIONS = {
-    "zero-shot": "the template as it is; nothing is tuned",
-    "tpt": "entropy of the confident views' mean (Shu et al., 2022)",
-    "c-tpt": "tpt, and class texts kept apart (Yoon et al., 2024)",
-    "o-tpt": "tpt, and class texts pushed to right angles (Sharifdeen et al., 2025)",
-    "tpt+cats": "tpt with confidence-aware temperatures (ablation)",
-    "kld": "KL(p_aug || p) without temperatures (ablation)",
-    "kld+cats": "KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",
-}
+
+def register(method: Method) -> Method:
+    """Make a method known by its name to all of poise: command line, benchmark, tables and figures.
+
+    >>> spread = Method(name="kld+spread", terms=(Term("divergence"), Term("dispersion", 5.0)))
+    >>> register(spread) is get("kld+spread")  # doctest: +SKIP
+    """
+    return methods.add(method.name)(method)
+
+
+for _method in (
+    Method(name="zero-shot", steps=0, about=About(
+        description="the template as it is; nothing is tuned", colour="#000000", dash=":", order=0,
+    )),
+    Method(name="tpt", terms=(Term("entropy"),), about=About(
+        description="entropy of the confident views' mean", citation="Shu et al., 2022", colour="#D55E00", order=1,
+    )),
+    Method(name="c-tpt", terms=(Term("entropy"), Term("dispersion", 50.0, 20.0)), about=About(
+        description="tpt, and class texts kept apart", citation="Yoon et al., 2024", colour="#E69F00", dash="--",
+        order=2,
+    )),
+    Method(name="o-tpt", terms=(Term("entropy"), Term("orthogonality", 18.0, 2.0)), about=About(
+        description="tpt, and class texts pushed to right angles", citation="Sharifdeen et al., 2025",
+        colour="#CC79A7", dash="-.", order=3,
+    )),
+    Method(name="tpt+cats", terms=(Term("entropy"),), cats=True, about=About(
+        description="tpt with confidence-aware temperatures (ablation)", colour="#56B4E9", dash="--", order=4,
+    )),
+    Method(name="kld", terms=(Term("divergence"),), about=About(
+        description="KL(p_aug || p) without temperatures (ablation)", colour="#009E73", dash="-.", order=5,
+    )),
+    Method(name="kld+cats", terms=(Term("divergence"),), cats=True, about=About(
+        description="KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",
+        colour="#0072B2", order=6,
+    )),
+):  # fmt: skip
+    register(_method)
+
+_OPTIONS = tuple(
+    each.name for each in dataclasses.fields(Method) if each.name not in ("name", "terms", "cats", "about")
+)
 
 
 def names() -> list[str]:
-    """All method names, in the order of the paper's tables."""
-    return list(_TABLE)
+    """All method names, in the order in which they are shown."""
+    return sorted(methods, key=lambda name: methods.get(name).about.order)
 
 
-def get(name: str, **options: Any) -> Method:
+def get(name: str, /, **options: Any) -> Method:
     """The method called ``name`` with some of its options changed.
+
+    Options are the numbers of target and optimiser, ``weight`` (of the regulariser, where there is one), and, under an
+    objective's name, a dictionary of that objective's own parameters. What the method minimises can't be changed: a
+    record called "tpt" is TPT. Another objective is another `Method`, with a name of its own.
 
     >>> get("kld+cats", steps=3).steps
     3
+    >>> get("c-tpt", weight=30.0).terms[1].weight
+    30.0
     """
-    if name not in _TABLE:
-        raise UnknownNameError.of("method", name, _TABLE)
-    known = [field.name for field in dataclasses.fields(Method) if field.name != "name"]
+    method = methods.get(name)
+    own = {term.objective for term in method.terms}
+    known = (*_OPTIONS, *(["weight"] if len(method.terms) == 2 else []), *own)
     for option in options:
+        if option in ("terms", "cats", "name", "about"):
+            raise InvalidOptionError(
+                f"The option '{option}' would make '{name}' another method.",
+                hint="Make a Method with a name of its own, and poise.methods.register it.",
+            )
         if option not in known:
-            raise UnknownNameError.of("method option", option, known)
-    return dataclasses.replace(_TABLE[name], **options)
+            raise UnknownNameError.of(f"option of the method '{name}'", option, known)
+    terms = [replace(term, options={**term.options, **options.pop(term.objective, {})}) for term in method.terms]
+    if "weight" in options:  # it holds on shifted data too
+        terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
+    return replace(method, terms=tuple(terms), **options)

@@ -41,6 +41,11 @@ class Registry(Generic[T]):
         except KeyError:
             raise UnknownNameError.of(self.kind, name, self._entries) from None
 
+    def remove(self, name: str) -> None:
+        """Forget the entry called ``name``: a notebook registers the next version of it, a test cleans up."""
+        self.get(name)
+        del self._entries[name]
+
     def names(self) -> list[str]:
         """All names, in the order in which they were added."""
         return list(self._entries)

@@ -6,9 +6,10 @@ B images, V views of an image, C classes, D joint width, M tunable context token
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,11 +28,12 @@ class ImageSpec:
     crop_interpolation: str = "bilinear"  # of crops: bilinear for tuning, bicubic where CoOp trains
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassTokens:
     """One label set under one template, tokenised for one text tower. All tensors are on the CPU.
 
     Row c is: start token, context before the name, the name, context after it, fixed tail, end token, padding.
+    An object equals itself alone, so that encoders can keep for it, in a weak dictionary, how its rows are laid out.
     """
 
     labels: tuple[str, ...]
@@ -116,6 +118,40 @@ class DualEncoder(Protocol):
         """[B, V, D] x [B or 1, C, D] -> [B, V, C] in float32 or wider: scale * cosine + bias."""
 
 
+@runtime_checkable
+class FastTextPullback(Protocol):
+    """An encoder that may have a faster way than autograd from text features back to the context."""
+
+    def pullback_at(self, classes: ClassTokens, prompt: Prompt) -> Callable[[Tensor], Tensor] | None:
+        """Gradients [B, M, E] of the context for cotangents [B, C, D] of the text features: of one prompt, or B.
+
+        None where autograd is to do it: on this device, in this dtype, or for such a prompt.
+        """
+
+
+@runtime_checkable
+class PromptedImageTower(Protocol):
+    """An image tower that takes prompts in its first layers."""
+
+    depth: int  # layers that may have prompts
+    width: int  # of a prompt's vectors
+
+    def __call__(self, images: Tensor, layers: Tensor) -> Tensor:
+        """Features [N, D], not normalised, of images [N, 3, S, S] under prompts [N, 1 + J, M, W]; differentiable."""
+
+    def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The same, and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1."""
+
+
+@runtime_checkable
+class ImagePrompts(Protocol):
+    """An encoder whose image tower may take prompts."""
+
+    @property
+    def prompted_tower(self) -> PromptedImageTower | None:
+        """The tower; None where this model's takes none."""
+
+
 @dataclass(frozen=True)
 class Outputs:
     """All that one forward pass knows; objectives read this and nothing else."""
@@ -123,17 +159,25 @@ class Outputs:
     image_features: Tensor  # [B, V, D]; view 0 is the plain image
     text_features: Tensor  # [B, C, D]
     logits: Tensor  # [B, V, C]
-    reference_logits: Tensor  # [B, V, C] under the starting prompt, no gradient: view selection reads these
+    reference_logits: Tensor  # [B, V, C] under the init, no gradient: view selection reads these
     ranking: Tensor | None = None  # [B, V]: chosen lowest first, where something else than their entropy decides
-    tokens: Tensor | None = None  # [B, V, J, T, W]: the image tower's token states after its first J layers (MaPLe)
+    tokens: Tensor | None = None  # [B, V, J, T, W]: the states that the image tower's first J layers read (MaPLe)
 
 
-@runtime_checkable
-class Objective(Protocol):
+class Objective(ABC):
     """A loss per image; lower is better."""
 
+    text_only: ClassVar[bool] = False
+    """Whether it reads the text features alone: at an init that images share, its gradient is then computed once."""
+
+    @property
+    def token_layers(self) -> int:
+        """How many layers' token states it reads; those of an image tower under prompts."""
+        return 0
+
+    @abstractmethod
     def __call__(self, out: Outputs) -> Tensor:
-        """[B]: row b depends on image b alone."""
+        """The loss of each image [B]: row b depends on image b alone."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +186,12 @@ class Adapted:
 
     logits: Tensor  # [B, C] of the plain view under the tuned prompt
     probs: Tensor  # [B, C] their softmax: the prediction
-    init_probs: Tensor  # [B, C] of the plain view under the starting prompt
+    init_probs: Tensor  # [B, C] of the plain view under the init
     target_probs: Tensor  # [B, C] p_aug under the tuned prompt
-    confidences: Tensor  # [B, V] of each view under the starting prompt
+    confidences: Tensor  # [B, V] of each view under the init
     temperatures: Tensor  # [B, V] the temperature that each view's logits are divided by in the target (1 without CATS)
     selected: Tensor  # [B, K] the views that entered the target
     losses: Tensor  # [B, steps]
-    fallback: Tensor  # [B] bool: something was not finite, so the un-tuned prompt answered
+    fallback: Tensor  # [B] bool: something was not finite, so the init answered
     prompt: Prompt  # the tuned prompts
     text_features: Tensor  # [B, C, D] under the tuned prompts

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 
 import pytest
@@ -11,7 +12,6 @@ from oracles.text import text_features
 
 from poise.backbones.loaders.openclip import causal_tower, wrap
 from poise.backbones.loaders.tiny import CONFIG, tiny_model
-from poise.backbones.text import shared_prefix
 from poise.backbones.text.packing import _bucket_bounds, pack
 from poise.backbones.text.shared_prefix import SharedPrefix
 from poise.errors import InvalidOptionError
@@ -203,8 +203,7 @@ def test_buckets_save_tokens_only_where_it_pays():
     assert _bucket_bounds(lengths) == [(0, 900), (900, 1000)]
 
 
-def test_layouts_are_cached_per_label_set(model, monkeypatch):
-    monkeypatch.setattr(shared_prefix, "_CACHE_SIZE", 4)
+def test_packing_is_remembered_while_a_label_set_exists(model):
     shared = SharedPrefix(causal_tower(model))
     encoder = wrap(tiny_model(), SimpleTokenizer(), {}, name="t", device=CPU, dtype=torch.float64)
     sets = [tokenise(encoder, [f"label {i}"]) for i in range(6)]
@@ -212,4 +211,7 @@ def test_layouts_are_cached_per_label_set(model, monkeypatch):
     assert shared._layout(sets[0], class_specific=False) is first
     for other in sets[1:]:
         shared._layout(other, class_specific=False)
-    assert len(shared._layouts) == 4
+    assert len(shared._layouts) == 6
+    del sets, other
+    gc.collect()
+    assert not shared._layouts

@@ -164,7 +164,7 @@ def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) ->
     actual = ClassTexts(encoder, classes, start, tokens_per_pass=8)
     assert len(list(actual._chunks(1))) > 1
     torch.testing.assert_close(
-        actual.pullback(actual.start, cotangent).context, expected.pullback(expected.start, cotangent).context,
+        actual.pullback_to_init(cotangent).context, expected.pullback_to_init(cotangent).context,
         atol=1e-4, rtol=1e-3,
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) ->
 def _autograd(texts: ClassTexts, first: int, last: int) -> object:
     from poise.encoding.class_texts import _Pull
 
-    leaf, features = texts._graph(texts.start, first, last)
+    leaf, features = texts._graph(texts.init, first, last)
     return _Pull(lambda cotangent: texts._products(leaf, features, cotangent), share=1)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from poise.backbones import describe_models, load_model
 from poise.backbones.load import ModelRow, models
 from poise.backbones.loaders import hub
-from poise.backbones.loaders.openclip_load import _activation, _named_weights, build, known_names
+from poise.backbones.loaders.openclip_load import build, known_names, named_weights, uses_quick_gelu
 from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
 from poise.registry import Registry
 
@@ -195,7 +195,7 @@ def test_the_advised_conversion_works(folder):
 
 def test_weights_that_have_no_safetensors_anywhere():
     with pytest.raises(InvalidCheckpointError, match="pickle"):
-        _named_weights("X/y", {"url": "https://example.org/weights.pt"}, None)
+        named_weights("X/y", {"url": "https://example.org/weights.pt"}, None)
 
 
 def test_no_weights_at_all(folder):
@@ -284,10 +284,10 @@ def test_pictures_that_are_not_square(folder):
 
 
 def test_quick_gelu_follows_the_weights():
-    assert _activation("ViT-B-16/openai", {"quick_gelu": False}, {"quick_gelu": True})
-    assert not _activation("ViT-B-16/laion", {}, {})
+    assert uses_quick_gelu("ViT-B-16/openai", {"quick_gelu": False}, {"quick_gelu": True})
+    assert not uses_quick_gelu("ViT-B-16/laion", {}, {})
     with pytest.raises(InvalidCheckpointError, match=r"quick_gelu=True.*quick_gelu=False"):
-        _activation("ViT-B-16-quickgelu/laion", {"quick_gelu": True}, {})
+        uses_quick_gelu("ViT-B-16-quickgelu/laion", {"quick_gelu": True}, {})
     assert "ViT-B-16/openai" in known_names()
 
 

@@ -49,7 +49,7 @@ def test_the_catalogue_has_the_15_sets_with_both_protocols() -> None:
     counts = dict(aircraft=3333, caltech101=2465, cars=8041, dtd=1692, eurosat=8100, flowers102=2463, food101=30300,
                   pets=3669, sun397=19850, ucf101=3783, imagenet=50000)  # fmt: skip
     assert counts.items() <= {name: row.images for name, row in rows.items()}.items()
-    assert [rows[name].short for name in trees.ORIGINAL] == [
+    assert [rows[name].heading for name in trees.ORIGINAL] == [
         "Air",
         "Calt",
         "Car",
@@ -67,7 +67,7 @@ def test_the_catalogue_has_the_15_sets_with_both_protocols() -> None:
 def test_edits_turn_original_names_into_the_published_ones(name: str) -> None:
     row = data.row(name)
     originals = trees.ORIGINAL[name]
-    if row.told_by:  # elsewhere nothing on disk but the split file tells the class
+    if row.class_encoded_in:  # elsewhere nothing on disk but the split file tells the class
         assert hash_names(map(row.edit, originals)) == row.class_hash
     assert hash_names(published_name(name, original) for original in originals) == row.class_hash
 

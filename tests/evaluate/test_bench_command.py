@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -64,10 +65,33 @@ def test_a_run_and_what_can_be_made_of_it(tmp_path):
     assert "kld+cats" in table.output
     analysed = runner.invoke(app, ["bench", "analyse", str(tmp_path / "runs")])
     assert analysed.exit_code == 0, analysed.output
-    assert analysed.output.startswith("| Dataset | Method | conf. correct |")
+    assert analysed.output.startswith("How predictions change")
     exported = runner.invoke(app, ["bench", "export", str(tmp_path / "runs"), "--out", str(tmp_path / "export")])
     assert exported.exit_code == 0, exported.output
     assert list((tmp_path / "export").rglob("*.csv"))
+
+
+def test_frameworks_inits_and_temperatures_are_flags(tmp_path):
+    fitted = tmp_path / "temperature.json"
+    fitted.write_text('{"temperature": 2.0, "model": "tiny"}')
+    images = make_pictures(tmp_path / "pictures")
+    more = ["--framework", "dynaprompt", "--template", "a drawing of a {}.", "--temperature", str(fitted)]
+    result = runner.invoke(app, arguments(images, tmp_path / "runs", *more, "--set", "framework_options.size=5"))
+    assert result.exit_code == 0, result.output
+    head = json.loads((tmp_path / "runs" / "run" / "run.json").read_text())
+    assert head["config"]["framework_options"] == {"size": 5, "temperature": 2.0}
+    assert (head["ordered"], head["init_kind"], head["config"]["template"]) == (True, "template", "a drawing of a {}.")
+    info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
+    assert "run: 2 of 2 chunks, 24 images, 0 errors" in info.output
+    orders = {
+        seed: pq.read_table(file)["id"].to_pylist()[::2]
+        for seed, file in enumerate(sorted((tmp_path / "runs").rglob("*.parquet")))
+    }
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]  # each seed has its own stream
+    fitted.write_text('{"temperature": 2.0, "model": "pocket"}')
+    refused = runner.invoke(app, arguments(images, tmp_path / "runs", *more))
+    assert isinstance(refused.exception, InvalidOptionError)
 
 
 def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):

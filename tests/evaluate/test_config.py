@@ -6,7 +6,8 @@ import json
 import pytest
 
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.evaluate.config import RunConfig, adopt, build, differences, override, read, slug
+from poise.evaluate.config import RunConfig, build, differences, override, read
+from poise.storage import slug
 
 SMALL = {"model": "tiny", "datasets": "a,b", "methods": "tpt", "seeds": "1,2"}
 
@@ -58,6 +59,45 @@ def test_assignments_reach_tables_and_keep_types():
     assert "options" not in SMALL
 
 
+def test_a_dot_goes_into_any_table():
+    config, _ = build(override(SMALL, ["framework=dynaprompt", "framework_options.size=5", "options.a.b.lr=0.1"]))
+    assert config.framework_options == {"size": 5}
+    assert config.options == {"a.b": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("framwork_options.size=5", "Did you mean 'framework_options'"),
+        ("views.x=3", "no table.*framework_options"),
+        ("options.all=3", r"options\.all.*is 3"),
+        ("options.all.lr.x=3", None),
+        ("seeds=1979-05-27", "whole numbers"),
+        ("views=" + "[" * 5000, "type int"),
+    ],
+)
+def test_assignments_that_cannot_be_are_refused(text, match):
+    if match is not None:
+        with pytest.raises((InvalidOptionError, UnknownNameError), match=match):
+            build(override(SMALL, [text]))
+    else:
+        assert build(override(SMALL, [text]))[0].options == {"all.lr": {"x": 3}}  # refused where methods are looked up
+
+
+def test_a_temperature_is_a_number_or_a_fitted_file(tmp_path):
+    fitted = tmp_path / "temperature.json"
+    fitted.write_text(json.dumps({"temperature": 1.25, "model": "tiny"}))
+    for given in (1.25, "1.25", str(fitted)):
+        config, _ = build({**SMALL, "temperature": given, "framework_options": {"size": 5}})
+        assert config.framework_options == {"size": 5, "temperature": 1.25}
+    with pytest.raises(InvalidOptionError, match="fitted for the model 'tiny', and this run has 'pocket'"):
+        build({**SMALL, "model": "pocket", "temperature": str(fitted)})
+    fitted.write_text("{}")
+    for given in (str(fitted), "warm", [1]):
+        with pytest.raises(InvalidOptionError, match="poise fit temperature"):
+            build({**SMALL, "temperature": given})
+
+
 @pytest.mark.parametrize("text", ["views", "=3"])
 def test_a_text_without_key_or_value_is_no_assignment(text):
     with pytest.raises(InvalidOptionError, match="not an assignment"):
@@ -102,7 +142,7 @@ def test_a_base_that_cannot_be_is_refused(tmp_path, text, match):
         read(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["a = ", "runs = 3", "\xff"])
+@pytest.mark.parametrize("text", ["a = ", "runs = 3", "\xff", "a = 1979-05-27", "a = " + "[" * 5000])
 def test_broken_files_are_refused(tmp_path, text):
     file = tmp_path / "run.toml"
     file.write_bytes(text.encode("latin-1"))
@@ -142,11 +182,6 @@ def test_slugs_are_safe_and_distinct(text):
 def test_differences_show_both_values():
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}) == ["a.c: 3 -> 2"]
     assert differences({"a": 1}, {}) == ["a: null -> 1"]
-
-
-def test_open_choices_are_adopted_from_a_stored_run():
-    assert adopt(RunConfig(), {"batch_size": 7}).batch_size == 7
-    assert adopt(RunConfig(batch_size=3), {"batch_size": 7}).batch_size == 3
 
 
 def test_hashed_survives_json():

@@ -25,7 +25,8 @@ from poise.images import read_image
 from poise.inference.limits import Limits
 from poise.prompts import files as store
 from poise.prompts import tokenise
-from poise.report.tables import table_text
+from poise.report.formats import render
+from poise.report.tables import result_tables
 from poise.tuning import Tuner
 from poise.views import make_views, plan_views
 
@@ -176,7 +177,7 @@ def test_the_header_says_everything(clean):
     assert dataset["classes"] == ["class0", "class1", "class2"]
     assert head["config"]["views"] == 4
     assert head["config"]["device"] == "cpu"
-    assert head["methods"]["c-tpt"]["weight"] == 50.0
+    assert head["methods"]["c-tpt"]["terms"][1]["weight"] == 50.0
     assert {"torch", "poise", "python", "numpy"} <= set(head["versions"])
     assert len(head["config_hash"]) == 64
 
@@ -276,10 +277,10 @@ def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
 
 def test_weights_for_shifted_data_unless_given():
     config, _ = configure("x", "y")
-    assert [method.weight for method in resolve.make_methods(config)] == [0, 50, 0]
-    assert [method.weight for method in resolve.make_methods(config, shift=True)] == [0, 20, 0]
+    assert [each.terms[1].weight for each in resolve.make_methods(config) if len(each.terms) > 1] == [50]
+    assert [each.terms[1].weight for each in resolve.make_methods(config, shift=True) if len(each.terms) > 1] == [20]
     given, _ = configure("x", "y", options={"c-tpt": {"weight": 7.0}, "all": {"lr": 0.1}})
-    assert [method.weight for method in resolve.make_methods(given, shift=True)] == [0, 7, 0]
+    assert [each.terms[1].weight for each in resolve.make_methods(given, shift=True) if len(each.terms) > 1] == [7]
     assert {method.lr for method in resolve.make_methods(given)} == {0.1}
     wrong, _ = configure("x", "y", options={"ctpt": {}})
     with pytest.raises(UnknownNameError, match="method"):
@@ -313,7 +314,7 @@ def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(pictu
     assert {(row["prediction"], row["correct"], row["probs"]) for row in failed} == {(records.NO_CLASS, False, None)}
     assert all(row["error"].startswith("non_finite: ") for row in failed)
     assert all(np.isfinite(row["probs"]).all() for row in rows.values() if not row["error"])
-    assert "kld+cats" in table_text(tmp_path, format="md", metrics=["accuracy", "ece"])
+    assert "kld+cats" in render(result_tables(tmp_path, metrics=["accuracy", "ece"]), "md")
 
 
 def test_images_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from poise.errors import RunConflictError, StorageError
 from poise.evaluate.storage.run_folder import RunFolder, run_folders
-from poise.evaluate.units import plan
+from poise.evaluate.units import Plan
 from poise.storage import TEMPORARY
 
 HEADER = {
@@ -22,14 +22,14 @@ HEADER = {
     "commit": "abc",
     "device": "cpu",
 }
-UNITS = plan("set", "set", range(4), [1], 2)
+UNITS = Plan((1,), 2).units("set", "set", range(4))
 
 
 def test_a_new_run_stores_its_header_and_the_same_one_goes_on(tmp_path):
     with RunFolder(tmp_path, "one") as folder:
         assert folder.header() is None
-        folder.settle(HEADER)
-        folder.settle(HEADER)
+        folder.begin(HEADER)
+        folder.begin(HEADER)
         assert folder.header() == HEADER
 
 
@@ -53,16 +53,16 @@ def test_each_changed_field_is_refused_and_named(tmp_path, path, value):
         place = place[key]
     place[path[-1]] = value
     with RunFolder(tmp_path, "one") as folder:
-        folder.settle(HEADER)
+        folder.begin(HEADER)
         with pytest.raises(RunConflictError, match=".".join(path)) as caught:
-            folder.settle(changed)
+            folder.begin(changed)
         of_code = path[0] in ("versions", "commit", "device")
         assert ("--allow-changes" in str(caught.value)) == of_code
         if of_code:
-            folder.settle(changed, allow_changes=True)
+            folder.begin(changed, allow_changes=True)
         else:
             with pytest.raises(RunConflictError):
-                folder.settle(changed, allow_changes=True)
+                folder.begin(changed, allow_changes=True)
         assert folder.header() == HEADER
 
 
@@ -137,7 +137,7 @@ def test_a_read_only_place_is_a_storage_error(tmp_path, monkeypatch):
 def test_run_folders_are_found_at_or_below(tmp_path):
     for name in ("b", "a"):
         with RunFolder(tmp_path, name) as folder:
-            folder.settle(HEADER)
+            folder.begin(HEADER)
     assert [path.name for path in run_folders(tmp_path)] == ["a", "b"]
     assert run_folders(tmp_path / "a") == [tmp_path / "a"]
     assert run_folders(tmp_path / "none") == []

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.evaluate.units import choose, plan
+from poise.evaluate.units import Plan, choose, stream
 
 label_lists = st.lists(st.integers(0, 5), min_size=1, max_size=80)
 
@@ -51,7 +51,7 @@ def test_no_limit_means_all():
 
 @given(st.integers(0, 30), st.integers(1, 10), st.lists(st.integers(0, 9), unique=True, min_size=1, max_size=3))
 def test_units_cover_every_image_of_every_seed_once(count, chunk, seeds):
-    units = plan("set", "set", range(count), seeds, chunk)
+    units = Plan(tuple(seeds), chunk).units("set", "set", range(count))
     assert len({unit.id for unit in units}) == len(units)
     for seed in seeds:
         assert [i for unit in units if unit.seed == seed for i in unit.items] == list(range(count))
@@ -59,10 +59,27 @@ def test_units_cover_every_image_of_every_seed_once(count, chunk, seeds):
 
 
 def test_unit_ids_and_paths():
-    units = plan("set", "folder", range(5), [1, 2], 2)
+    units = Plan((1, 2), 2).units("set", "folder", range(5))
     assert units[0].path == "folder/seed1/part-00000.parquet"
     assert units[-1].id == "folder/seed2/part-00002"
 
 
-def test_an_ordered_stream_is_never_split():
-    assert [unit.items for unit in plan("set", "set", range(5), [1], 0)] == [(0, 1, 2, 3, 4)]
+def test_an_ordered_stream_is_never_split_and_shuffled_by_its_seed():
+    names = ids(40)
+    first, second = Plan((1, 2), 3, ordered=True).units("set", "set", range(5, 25), names)
+    assert sorted(first.items) == sorted(second.items) == list(range(5, 25))
+    assert first.items != second.items
+    assert list(first.items) == stream(names, range(5, 25), 1)
+    assert [unit.id for unit in Plan((1, 2), 3, ordered=True).units("set", "set", range(20))] == [first.id, second.id]
+
+
+@given(st.permutations(range(12)))
+def test_a_stream_depends_on_seed_and_ids_alone(order):
+    names = ids(12)
+    plainly = [names[position] for position in stream(names, range(12), 7)]
+    shuffled = [names[i] for i in order]
+    assert [shuffled[position] for position in stream(shuffled, range(12), 7)] == plainly
+
+
+def test_streams_are_as_they_were():
+    assert stream(ids(8), range(8), 1) == [5, 1, 0, 4, 7, 6, 3, 2]  # runs that were begun go on in the same order

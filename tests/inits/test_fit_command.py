@@ -20,7 +20,7 @@ from poise.inference.limits import Limits
 from poise.inits.maple import RECIPES, Coupled
 from poise.prompts import files as store
 from poise.prompts import tokenise
-from poise.tuning import Options, make_tuner
+from poise.tuning import make_tuner
 from poise.views import ViewRecipe, make_views, plan_views
 
 LABELS = ["cat", "dog", "fish"]
@@ -81,13 +81,13 @@ def test_maple_statistics_and_alignment(folder, tmp_path) -> None:
     views = torch.stack([_plain(item, encoder) for item in images.items])
     coupled = Coupled.of(store.load(out), encoder)
     layers = coupled.image_layers().expand(len(views), -1, -1, -1)
-    states = encoder.image_side.prompted.with_tokens(views, layers, 2)[1].double()
+    states = encoder.prompted_tower.with_tokens(views, layers, 2)[1].double()
     found = load_file(noted)
     torch.testing.assert_close(found["mean"].double(), states.mean(0), atol=1e-5, rtol=0)
     torch.testing.assert_close(found["variance"].double(), states.var(0, correction=0), atol=1e-5, rtol=0)
     tuner = make_tuner(
         encoder, tokenise(encoder, LABELS), [methods.get("tpt", selection=0.5)], init=str(out),
-        options=Options(statistics=str(noted)),
+        options={"statistics": str(noted)},
     )  # fmt: skip
     answer = tuner.predict(views[:1].expand(4, -1, -1, -1)[None])["tpt"]
     assert answer.probs.isfinite().all()

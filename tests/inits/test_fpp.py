@@ -17,9 +17,9 @@ from poise.backbones.loaders.tiny import tiny_model
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
 from poise.inits import fpp
+from poise.inits.kinds import read_init
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt
-from poise.tuning.frameworks import read_init
 from poise.types import DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark"]
@@ -97,9 +97,9 @@ def test_the_published_weights() -> None:
 @pytest.mark.parametrize(("init", "weight"), [("fpp", 1 + 15 / 3), ("fpp-shift", 1.25)])
 def test_an_init_that_is_fitted_on_the_spot_has_the_published_weight(encoder, monkeypatch, init, weight) -> None:
     monkeypatch.setitem(fpp.PUBLISHED, init, dataclasses.replace(fpp.PUBLISHED[init], steps=3))
-    stored = read_init(init, encoder, tokenise(encoder, LABELS))
+    init_read = read_init(init, encoder, tokenise(encoder, LABELS))
     wanted = fpp.fit(encoder, LABELS, recipe=fpp.Flatness(steps=3, weight=weight))
-    assert torch.equal(stored.tensors["context"], wanted.tensors["context"])
+    assert torch.equal(init_read.parameters.context[0], wanted.tensors["context"].to(init_read.parameters.context))
 
 
 def test_repeated_labels_count_as_often_as_they_occur(encoder) -> None:

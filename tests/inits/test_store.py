@@ -73,6 +73,26 @@ def test_other_files_are_refused(tmp_path) -> None:
         load(tmp_path / "nan.safetensors")
 
 
+@pytest.mark.parametrize(
+    "facts",
+    ["", "{", "[1]", "{}", '{"kind": "coop", "model": 3, "template": "X {}."}', "[" * 100_000,
+     '{"kind": "coop", "model": "tiny", "template": "X {}.", "tokens": "two"}',
+     '{"kind": "coop", "model": "tiny", "template": "X {}.", "more": 1}'],
+    ids=["empty", "cut", "list", "none", "number", "nested", "tokens", "unknown"],
+)  # fmt: skip
+def test_damaged_facts_are_refused(tmp_path, facts) -> None:
+    path = tmp_path / "p.safetensors"
+    save_file({"context": torch.zeros(4, 64)}, path, metadata={"format": "poise-prompt/1", "facts": facts})
+    with pytest.raises(InvalidCheckpointError):
+        load(path)
+
+
+def test_a_context_of_another_shape_is_refused(tmp_path) -> None:
+    save(tmp_path / "p.safetensors", StoredPrompt({"context": torch.zeros(64)}, example().facts))
+    with pytest.raises(InvalidCheckpointError, match=r"shape \[64\]"):
+        load(tmp_path / "p.safetensors")
+
+
 def test_a_published_coop_checkpoint(tmp_path, encoder) -> None:
     path = tmp_path / "model.pth.tar-50"
     content = {"ctx": torch.randn(4, 64), "token_prefix": torch.zeros(3, 1, 64), "token_suffix": torch.zeros(3, 72, 64)}

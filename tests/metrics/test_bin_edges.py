@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from oracles import metrics as oracle
 
-from poise.metrics import assign, ece, edges, equal_width, sce
-from poise.metrics.binning import published_edges
+from poise.metrics import ece, equal_width, sce
+from poise.metrics.binning import assign, edges, published_edges
 
 # The published float32 edges, written out with the digits that tell neighbouring float32 numbers apart. They are not
 # read from torch.linspace, whose last bits depend on the CPU's instructions.

@@ -1,8 +1,8 @@
-"""Intervals: weighted metrics equal the plain ones on the drawn images; seeded, paired, fast enough."""
+"""Intervals: weighted metrics equal the plain ones on the drawn images; seeded, paired."""
 
 from __future__ import annotations
 
-import time
+import dataclasses
 
 import numpy as np
 import pytest
@@ -33,10 +33,10 @@ def plain(name: str, probs: np.ndarray, labels: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("decimals", [12, 1], ids=["distinct", "tied"])
-@pytest.mark.parametrize("name", metrics.NAMES)
+@pytest.mark.parametrize("name", metrics.names())
 def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> None:
     probs, labels = sample(3, classes=7, decimals=decimals)
-    weighted = metrics.Sample.of(probs, labels).weighted(name)
+    weighted = metrics.get(name).on_counts(metrics.Sample.of(probs, labels))
     (counts,) = resamples(len(labels), 5, seed=11)
     assert counts.sum(1).tolist() == [len(labels)] * 5
     for row, value in zip(counts, weighted(counts), strict=True):
@@ -44,64 +44,79 @@ def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> 
         assert value == pytest.approx(plain(name, probs[drawn], labels[drawn]), abs=1e-12)
     whole = weighted(np.ones((1, len(labels))))[0]
     assert whole == pytest.approx(plain(name, probs, labels), abs=1e-12)
+    assert metrics.get(name).value(metrics.Sample.of(probs, labels)) == plain(name, probs, labels)
 
 
-def test_summary_is_seeded_and_holds_the_value() -> None:
-    probs, labels = sample(1)
-    first, again = (metrics.summarise(metrics.Sample.of(probs, labels), resamples=200, seed=4) for _ in range(2))
-    other = metrics.summarise(metrics.Sample.of(probs, labels), resamples=200, seed=5)
-    assert first.metrics == again.metrics
-    assert first.metrics != other.metrics
-    assert first.n == 150
-    assert set(first.metrics) == set(metrics.NAMES)
-    assert first["accuracy"].low <= first["accuracy"].value <= first["accuracy"].high
-    assert first.bins.count.sum() == 150
+def test_a_metric_without_a_weighted_form_is_computed_on_the_drawn_images() -> None:
+    one = metrics.Sample.of(*sample(5))
+    fast = metrics.get("nll")
+    (counts,) = resamples(len(one), 4, seed=2)
+    slow = dataclasses.replace(fast, weighted=None).on_counts(one)
+    assert slow(counts).tolist() == pytest.approx(fast.on_counts(one)(counts).tolist(), abs=1e-12)
+
+
+def test_standard_deviation_over_seeds() -> None:
+    confidence = np.full(4, 0.5)
+    samples = [metrics.Sample.of_top(confidence, np.arange(4) < right) for right in (1, 2, 3)]
+    found = metrics.estimate(samples, names=["accuracy"], resamples=20)["accuracy"]
+    assert (found.value, found.std) == pytest.approx((0.5, 0.25))
+    assert metrics.estimate(samples[:1], names=["accuracy"], resamples=20)["accuracy"].std is None
+
+
+def test_the_interval_of_a_signed_metric_goes_below_zero() -> None:
+    assert interval(-0.1, np.linspace(-0.3, 0.1, 100)).low < -0.2
+    assert interval(0.01, np.linspace(0, 0.1, 100)).low == 0
+
+
+def test_estimates_are_seeded_and_hold_the_value() -> None:
+    one = metrics.Sample.of(*sample(1))
+    first, again, other = (metrics.estimate([one], resamples=200, seed=seed) for seed in (4, 4, 5))
+    assert set(first) == set(metrics.names())
+    assert [each.interval for each in first.values()] == [each.interval for each in again.values()]
+    assert [each.interval for each in first.values()] != [each.interval for each in other.values()]
+    found = first["accuracy"].interval
+    assert found.low <= found.value <= found.high
 
 
 def test_accuracy_interval_is_the_binomial_one() -> None:
     correct = np.arange(1000) < 700
-    found = metrics.summarise(metrics.Sample.of_top(np.full(1000, 0.7), correct), names=["accuracy"], resamples=4000)
+    one = metrics.Sample.of_top(np.full(1000, 0.7), correct)
+    found = metrics.estimate([one], names=["accuracy"], resamples=4000)["accuracy"].interval
     half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
-    assert found["accuracy"].low == pytest.approx(0.7 - half, abs=0.003)
-    assert found["accuracy"].high == pytest.approx(0.7 + half, abs=0.003)
+    assert (found.low, found.high) == pytest.approx((0.7 - half, 0.7 + half), abs=0.003)
 
 
 def test_mean_over_seeds_draws_the_same_images() -> None:
     probs, labels = sample(2)
     one = metrics.Sample.of(probs, labels)
     flipped = metrics.Sample.of_top(one.confidence, ~one.correct)
-    both = metrics.mean_over_seeds([metrics.Sample.of_top(one.confidence, one.correct), flipped], names=["accuracy"])
+    straight = metrics.Sample.of_top(one.confidence, one.correct)
+    both = metrics.estimate([straight, flipped], names=["accuracy"])["accuracy"].interval
     # right and wrong cancel image by image, so the mean is 1/2 in every resample
-    assert (both["accuracy"].low, both["accuracy"].value, both["accuracy"].high) == pytest.approx((0.5, 0.5, 0.5))
-    alone = metrics.mean_over_seeds([one], names=["ece"], resamples=50)
-    assert metrics.mean_over_seeds([one, one], names=["ece"], resamples=50)["ece"].high == pytest.approx(
-        alone["ece"].high
-    )
+    assert (both.low, both.value, both.high) == pytest.approx((0.5, 0.5, 0.5))
+    alone, twice = (metrics.estimate(each, names=["ece"], resamples=50)["ece"] for each in ([one], [one, one]))
+    assert twice.interval.high == pytest.approx(alone.interval.high)
 
 
 def test_every_interval_holds_its_value() -> None:
     for seed in range(5):
         probs, labels = sample(seed, images=60)
-        for name, found in metrics.summarise(metrics.Sample.of(probs, labels), resamples=200).metrics.items():
+        for name, each in metrics.estimate([metrics.Sample.of(probs, labels)], resamples=200).items():
+            found = each.interval
             assert 0 <= found.low <= found.value <= found.high, name
             assert found.high <= 1 or name in ("nll", "brier")
 
 
 def test_what_is_missing_is_said() -> None:
     top_only = metrics.Sample.of_top([0.5, 0.7], [True, False])
-    assert "sce" not in top_only.available()
+    assert "sce" not in metrics.available(top_only)
     with pytest.raises(InvalidOptionError, match="only the top label"):
-        top_only.weighted("nll")
+        metrics.estimate([top_only], names=["nll"])
+    with pytest.raises(InvalidOptionError, match="top label alone"):
+        metrics.get("nll").value(top_only)
     with pytest.raises(UnknownNameError, match="aurc"):
-        top_only.weighted("aurk")
+        metrics.get("aurk")
     with pytest.raises(InvalidOptionError):
-        metrics.mean_over_seeds([top_only, metrics.Sample.of_top([0.5], [True])])
+        metrics.estimate([top_only, metrics.Sample.of_top([0.5], [True])])
     with pytest.raises(InvalidOptionError):
         interval(0.5, np.zeros(3), level=95)
-
-
-def test_thousand_resamples_of_8100_images_take_seconds() -> None:
-    probs, labels = sample(0, images=8100, classes=10)
-    began = time.perf_counter()
-    metrics.summarise(metrics.Sample.of(probs, labels), resamples=1000)
-    assert time.perf_counter() - began < 60

@@ -37,7 +37,9 @@ def random_logits(images: int = 3, views: int = 64, classes: int = 7, seed: int 
     return 4 * torch.randn(images, views, classes, dtype=torch.float64, generator=generator)
 
 
-@parametrize_checks(OBJECTIVE_CHECKS, {name: objectives.get(name) for name in objectives})
+@parametrize_checks(
+    OBJECTIVE_CHECKS, {name: objectives.get(name) for name in objectives if name != "alignment"}
+)  # which reads no texts
 def test_every_registered_objective_conforms(make, check) -> None:
     check(make())
 

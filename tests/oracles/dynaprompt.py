@@ -1,14 +1,21 @@
-"""DynaPrompt as a plain loop over a stream: lists of prompts, one full-length text at a time, torch's own AdamW."""
+"""DynaPrompt as a plain loop over a stream: lists of prompts, one full-length text at a time, torch's own AdamW.
+
+Equal prompts have equal scores, exactly: each distinct one is scored and differentiated once (`once`). Ties then go to
+the prompt that comes first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from oracles.objectives import entropy, softmax
 from torch import Tensor
 
 from poise.types import Outputs
+
+T = TypeVar("T")
 
 
 def run(
@@ -42,29 +49,44 @@ def scores(logits: Tensor, of_logits: bool) -> tuple[float, float]:
     return ent, sum(differences) / len(differences)
 
 
+def once(compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
+    """``compute``, called once for equal tensors."""
+    found: dict[bytes, T] = {}
+
+    def look_up(tensor: Tensor) -> T:
+        key = tensor.detach().numpy().tobytes()
+        if key not in found:
+            found[key] = compute(tensor)
+        return found[key]
+
+    return look_up
+
+
 def tune(params, base, used, features, encode_texts, scale, objective, steps, lr):
     """Descend on the mean loss of the used prompts; all ``params`` are the optimiser's. Averaged logits of view 0."""
-    leaves = [param.clone().requires_grad_() for param in params]
+    leaves = [param.clone() for param in params]
     optimiser = torch.optim.AdamW(leaves, lr=lr, weight_decay=0.01)
-    ranking = None
+    first = [(scale * features @ encode_texts(base + leaves[index]).T).detach() for index in used]
+    ranking = torch.stack([torch.stack([entropy(softmax(view)) for view in logits]) for logits in first]).mean(0)
+
+    def gradient(value: Tensor) -> Tensor:
+        leaf = value.clone().requires_grad_()
+        texts = encode_texts(base + leaf)
+        logits = scale * features @ texts.T
+        out = Outputs(features[None], texts[None], logits[None], logits[None].detach(), ranking[None])
+        return torch.autograd.grad(objective(out).sum() / len(used), leaf)[0]
+
     for _ in range(steps):
-        total = torch.zeros((), dtype=features.dtype) + 0 * sum(leaf.sum() for leaf in leaves)
-        outs = []
+        of_prompt = once(gradient)
+        for leaf in leaves:
+            leaf.grad = torch.zeros_like(leaf)
         for index in used:
-            texts = encode_texts(base + leaves[index])
-            outs.append((texts, scale * features @ texts.T))
-        if ranking is None:
-            rows = [torch.stack([entropy(softmax(view)) for view in logits.detach()]) for _, logits in outs]
-            ranking = torch.stack(rows).mean(0)
-        for texts, logits in outs:
-            out = Outputs(features[None], texts[None], logits[None], logits[None].detach(), ranking[None])
-            total = total + objective(out).sum() / len(used)
-        optimiser.zero_grad()
-        total.backward()
+            leaves[index].grad += of_prompt(leaves[index])
         optimiser.step()
     done = [leaf.detach() for leaf in leaves]
     with torch.no_grad():
-        answers = [scale * encode_texts(base + done[index]) @ features[0] for index in used]
+        answer = once(lambda value: scale * encode_texts(base + value) @ features[0])
+        answers = [answer(done[index]) for index in used]
     return done, torch.stack(answers).mean(0)
 
 
@@ -73,8 +95,8 @@ def described(stream, start, encode_texts, scale, objective, size, steps, lr):
     ages, answers, zero = 0, [], torch.zeros_like(start)
     for features in stream:
         with torch.no_grad():
-            init = scores(scale * features @ encode_texts(start).T, of_logits=False)
-            judged = [scores(scale * features @ encode_texts(prompt).T, of_logits=False) for _, prompt in buffer]
+            score = once(lambda prompt, views=features: scores(scale * views @ encode_texts(prompt).T, False))
+            init, judged = score(start), [score(prompt) for _, prompt in buffer]
         chosen = [i for i, (ent, diff) in enumerate(judged) if ent < init[0] and diff > init[1]]
         if chosen:
             used = [buffer[i] for i in chosen]
@@ -100,7 +122,8 @@ def as_published(stream, start, encode_texts, scale, objective, size, steps, lr)
             residuals[order[0]] = torch.zeros_like(start)
             use[order[0]] = 0
         with torch.no_grad():
-            judged = [scores(scale * features @ encode_texts(start + each).T, of_logits=True) for each in residuals]
+            score = once(lambda each, views=features: scores(scale * views @ encode_texts(start + each).T, True))
+            judged = [score(each) for each in residuals]
         by_entropy = sorted(range(size), key=lambda slot: -judged[slot][0])
         by_difference = sorted(range(size), key=lambda slot: -judged[slot][1])
         rank = by_entropy.index(order[0])

@@ -20,7 +20,7 @@ def image_layers(values: dict[str, Tensor]) -> list[Tensor]:
 
 
 def picture(model: CLIP, view: Tensor, layers: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Unit feature [D] of one view and the token states [T, W] after each block."""
+    """Unit feature [D] of one view and the token states [T, W] that each block reads."""
     visual = model.visual
     patches = visual.conv1(view[None])[0].flatten(1).T
     tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
@@ -29,8 +29,8 @@ def picture(model: CLIP, view: Tensor, layers: list[Tensor]) -> tuple[Tensor, li
     for depth, block in enumerate(visual.transformer.resblocks):
         if 1 <= depth < len(layers):
             x = torch.cat([x[:, : len(tokens)], layers[depth][None]], 1)
-        x = block(x)
         states.append(x[0])
+        x = block(x)
     feature = visual.ln_post(x[0, 0]) @ visual.proj
     return feature / feature.norm(), states
 

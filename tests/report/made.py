@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from poise import methods
+from poise.evaluate.records import SCHEMA
 
 METHODS = ("zero-shot", "tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats")
 SHARPNESS = dict(zip(METHODS, (1.0, 2.2, 1.6, 1.4, 1.9, 1.3, 1.1), strict=True))
@@ -62,23 +66,13 @@ def rows(
     return made
 
 
-SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("run", "model", "dataset", "method")]
-    + [("seed", pa.int64()), ("id", pa.string()), ("label", pa.int64()), ("prediction", pa.int64())]
-    + [("confidence", pa.float64()), ("entropy", pa.float64()), ("correct", pa.bool_())]
-    + [("init_prediction", pa.int64()), ("init_confidence", pa.float64()), ("init_entropy", pa.float64())]
-    + [("target_prediction", pa.int64()), ("probs", pa.list_(pa.float32())), ("top_ids", pa.list_(pa.int32()))]
-    + [("top_probs", pa.list_(pa.float32())), ("atfd", pa.float64()), ("init_atfd", pa.float64())]
-    + [("fallback", pa.bool_()), ("error", pa.string())]
-)
-
-
 def header(run: str = "demo", model: str = "pocket", classes: int = 6, **config: Any) -> dict[str, Any]:
     names = ["=cat", "dog", "<b>bird</b>", "boat", "tree", "car", *(f"class {k}" for k in range(6, classes))][:classes]
     described = {"classes": names, "images": 80}
     chosen = {"model": model, "views": 64, "framework": "tpt", "init": "template", **config}
     return {
         "format": "poise-run/1", "run": run, "title": "", "config": chosen, "config_hash": "0" * 64,
+        "methods": {name: dataclasses.asdict(methods.get(name)) for name in METHODS},
         "datasets": {name: described for name in ("caltech101", "eurosat", "dtd", "pets", "imagenet", "imagenet-a")},
         "versions": {"poise": "0", "python": "3.11"}, "commit": None, "device": "cpu",
     }  # fmt: skip
@@ -93,6 +87,7 @@ def write_run(
     seeds: tuple[int, ...] = (1, 2),
     model: str = "pocket",
     config: dict[str, Any] | None = None,
+    init_kind: str = "template",
     **options: Any,
 ) -> Path:
     folder = runs / run
@@ -103,7 +98,7 @@ def write_run(
             made = [row for method in methods for row in rows(dataset, method, seed, model=model, run=run, **options)]
             pq.write_table(pa.Table.from_pylist(made, schema=SCHEMA), part)
     head = header(run, model, options.get("classes", 6), **(config or {}))
-    (folder / "run.json").write_text(json.dumps(head), encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps({**head, "init_kind": init_kind}), encoding="utf-8")
     return folder
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poise.report.analyses import ablation, analyse, analysis_table, split
+from poise.report.analyses import ablation, analyse, analysis_tables, split
 from poise.report.runs import load
 from poise.report.scores import scoreboard
 
@@ -54,6 +54,6 @@ def test_ablation_grid(runs: Path) -> None:
 
 
 def test_table_has_a_line_for_every_group(runs: Path) -> None:
-    lines = analysis_table(load(runs)).splitlines()
-    assert len(lines) == 2 + 14
-    assert len({line.count("|") for line in lines}) == 1
+    table = analysis_tables(load(runs))[0]
+    assert len(table.lines) == len(table.records) == 14
+    assert {len(line.cells) for line in table.lines} == {len(table.columns)}

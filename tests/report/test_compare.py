@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,12 @@ from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.report.compare import comparison_text, differences, setting_differences
+from poise.report.compare import comparison, differences, setting_differences
+from poise.report.formats import render
 from poise.report.runs import load
 from poise.report.scores import scoreboard
-from poise.report.tables import table_text
+from poise.report.tables import result_tables
+from poise.storage import checksum
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def test_differences_are_those_of_the_scores(runs: Path) -> None:
         names = records.datasets if each.dataset == "average" else [each.dataset]
         ours, theirs = (board.average(setting, names, name, each.metric) for name in ("kld+cats", "tpt"))
         assert each.score.value == pytest.approx(ours.value - theirs.value)
-        low, high = each.bounds
+        low, high = each.score.bounds
         assert low <= each.score.value <= high
         apart = np.ptp(np.quantile(ours.draws, [0.025, 0.975])) + np.ptp(np.quantile(theirs.draws, [0.025, 0.975]))
         assert high - low < apart  # pairing takes out what both share
@@ -43,22 +47,41 @@ def test_differences_are_those_of_the_scores(runs: Path) -> None:
 def test_a_method_against_itself_differs_by_nothing(runs: Path) -> None:
     for each in differences(runs, "tpt", ["tpt"], ["ece"], resamples=50):
         assert each.score.value == 0
-        assert each.bounds == (0, 0)
+        assert each.score.bounds == (0, 0)
+        assert not each.score.clear
 
 
 def test_text_and_command(runs: Path) -> None:
-    text = comparison_text(runs, "kld+cats", ["zero-shot", "tpt"], ["ece"], resamples=50)
+    text = render([comparison(runs, "kld+cats", ["zero-shot", "tpt"], ["ece"], resamples=50)], "md")
     assert "| zero-shot | ECE |" in text
-    done = CliRunner().invoke(app, ["bench", "compare", str(runs), "--against", "tpt"])
+    done = CliRunner().invoke(app, ["bench", "compare", str(runs), "--against", "tpt", "--format", "md"])
     assert done.exit_code == 0, done.output
     assert "| tpt | Acc. |" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["table"], ["compare"], ["analyse"]])
+def test_every_table_command_has_formats_and_writes_files(runs: Path, tmp_path: Path, command: list[str]) -> None:
+    for name in ("md", "json"):
+        out = tmp_path / f"table.{name}"
+        done = CliRunner().invoke(app, ["bench", *command, str(runs), "--format", name, "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        assert "kld+cats" in out.read_text("utf-8")
+    json.loads((tmp_path / "table.json").read_text("utf-8"))
+
+
+def test_a_difference_of_rounding_is_not_marked(runs: Path) -> None:
+    board = scoreboard(load(runs), metrics=["ece"], resamples=20)
+    score = next(iter(board.entries.values())).scores["ece"]
+    nearly = dataclasses.replace(score, by_seed=tuple(value + 1e-10 for value in score.by_seed))
+    assert not (nearly - score).clear
 
 
 def test_analyses_come_with_the_ablation_and_the_papers_own(runs: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "analyse", str(runs)])
     assert done.exit_code == 0, done.output
-    assert "| Ablation, pocket, average over the datasets | Acc. | ECE |" in done.stdout
-    assert "- kld+cats: prediction discrepancy 0.042" in done.stdout
+    assert "Ablation: pocket" in done.stdout
+    assert re.search(r"kld\+cats +KL divergence +confidence-aware", done.stdout)
+    assert re.search(r"kld\+cats +average +prediction discrepancy +0\.042", done.stdout)
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
@@ -67,9 +90,10 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     head["config"]["seeds"] = [1, 2]
     head["datasets"] = {"caltech101": {"images": 80}, "eurosat": {"images": 80}}
     (folder / "run.json").write_text(json.dumps(head))
-    line = {"unit": "caltech101/seed1/part-00000", "sha256": "0", "bytes": 1, "images": 80, "errors": 0}
+    content = (folder / "caltech101" / "seed1" / "part-00000.parquet").read_bytes()
+    line = {"unit": "caltech101/seed1/part-00000", "sha256": checksum(content), "images": 80, "errors": 0}
     (folder / "ledger.jsonl").write_text(json.dumps(line) + "\n")
-    assert "is not finished: 80 of 320 images" in table_text(tmp_path, resamples=20)
+    assert "is not finished: 80 of 320 images" in render(result_tables(tmp_path, resamples=20))
 
 
 def test_unknown_methods_are_refused(runs: Path) -> None:
@@ -83,10 +107,12 @@ def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:
     found = setting_differences(tmp_path, "dtype=float32", ["accuracy"], resamples=50)
     assert {each.setting for each in found} == {"pocket, dtype=float16"}
     assert {each.method for each in found} == set(load(tmp_path).methods)
-    assert all(each.score.value == 0 and each.bounds == (0, 0) for each in found)  # the same answers
-    done = CliRunner().invoke(app, ["bench", "compare", str(tmp_path), "--baseline", "float32"])
+    assert all(each.score.value == 0 and each.score.bounds == (0, 0) for each in found)  # the same answers
+    done = CliRunner().invoke(app, ["bench", "compare", str(tmp_path), "--baseline", "float32", "--format", "md"])
     assert done.exit_code == 0, done.output
     assert "| pocket, dtype=float16 | caltech101 | tpt | Acc. | +0.00 |" in done.stdout
+    by_name = setting_differences(tmp_path, "slow", ["accuracy"], resamples=50)  # the run's name
+    assert [(each.setting, each.against) for each in by_name] == [(each.setting, each.against) for each in found]
     with pytest.raises(InvalidOptionError, match=r"2 of the settings.*dtype=float16; pocket, dtype=float32"):
         setting_differences(tmp_path, "pocket", ["accuracy"])
 

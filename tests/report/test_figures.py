@@ -10,7 +10,7 @@ from PIL import Image
 from report import made
 
 from poise.errors import InvalidDatasetError, MissingDependencyError, UnknownNameError
-from poise.report.figures import KINDS, write_figures
+from poise.report.figures import kinds, write_figures
 from poise.report.runs import load
 from poise.report.tsne import embed, text_features
 
@@ -27,7 +27,7 @@ def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None
     drawn = write_figures(small, tmp_path, resamples=20)
     assert drawn.notes == ()
     assert {path.suffix for path in drawn.files} == {".png", ".svg"}
-    assert {path.name.split("_")[0] for path in drawn.files} == set(KINDS)
+    assert {path.name.split("_")[0] for path in drawn.files} == set(kinds)
     for path in drawn.files:
         if path.suffix == ".png":
             with Image.open(path) as picture:
@@ -40,14 +40,14 @@ def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None
 
 
 def test_the_same_records_give_the_same_bytes(small: Path, tmp_path: Path) -> None:
-    first = write_figures(small, tmp_path / "a", kinds=("discrepancy",), resamples=20)
-    again = write_figures(small, tmp_path / "b", kinds=("discrepancy",), resamples=20)
+    first = write_figures(small, tmp_path / "a", only=("discrepancy",), resamples=20)
+    again = write_figures(small, tmp_path / "b", only=("discrepancy",), resamples=20)
     assert [path.read_bytes() for path in first.files] == [path.read_bytes() for path in again.files]
 
 
 def test_unknown_kind(small: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="risk"):
-        write_figures(small, tmp_path, kinds=("rsk",))
+        write_figures(small, tmp_path, only=("rsk",))
 
 
 def test_no_features_is_a_note_unless_asked_for(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_no_features_is_a_note_unless_asked_for(tmp_path: Path) -> None:
     assert len(drawn.notes) == 1
     assert "text features" in drawn.notes[0]
     with pytest.raises(InvalidDatasetError, match="text features"):
-        write_figures(tmp_path, tmp_path / "out", kinds=("tsne",), resamples=20)
+        write_figures(tmp_path, tmp_path / "out", only=("tsne",), resamples=20)
 
 
 def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

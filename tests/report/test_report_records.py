@@ -9,13 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from report import made
 
+from poise import metrics
 from poise.errors import InvalidDatasetError, InvalidOptionError
-from poise.evaluate.records import SCHEMA
-from poise.report.runs import Setting, load, of_table
-
-
-def test_the_schema_is_the_one_that_runs_write() -> None:
-    assert made.SCHEMA.equals(SCHEMA)
+from poise.report.runs import load, of_table
+from poise.storage import checksum
 
 
 def test_load_sorts_rows_into_groups(runs: Path) -> None:
@@ -74,7 +71,7 @@ def test_overlapping_runs_of_one_setting_are_not_doubled(tmp_path: Path) -> None
 def test_other_choices_are_other_settings(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="one", methods=("tpt",))
     made.write_run(
-        tmp_path, run="two", methods=("tpt",), config={"views": 8, "init": "prompts/CoOp-imagenet.safetensors"}
+        tmp_path, run="two", methods=("tpt",), config={"views": 8, "init": "prompts/x.safetensors"}, init_kind="coop"
     )
     records = load(tmp_path)
     labels = [records.label(setting) for setting in records.settings]
@@ -83,21 +80,13 @@ def test_other_choices_are_other_settings(tmp_path: Path) -> None:
     assert {setting.init for setting in records.settings} == {"template", "coop"}
 
 
-@pytest.mark.parametrize(
-    ("given", "kind"),
-    [("template", "template"), ("coop:prompts/x.safetensors", "coop"), ("a/MaPLe-2.safetensors", "maple"), ("x", "x")],
-)
-def test_the_kind_of_start(given: str, kind: str) -> None:
-    assert Setting("pocket", json.dumps({"init": given})).init == kind
-
-
 def test_top_k_records_give_what_they_can(tmp_path: Path) -> None:
     made.write_run(tmp_path, datasets=("imagenet",), methods=("tpt",), full=False, classes=9)
     (group,) = load(tmp_path).groups
     sample = group.samples()[0]
     assert sample.probs is None
-    assert "top5" in sample.available()
-    assert "nll" not in sample.available()
+    assert "top5" in metrics.available(sample)
+    assert "nll" not in metrics.available(sample)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
@@ -118,4 +107,43 @@ def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
     made.write_run(tmp_path / "x", methods=("tpt",))
     made.write_run(tmp_path / "y", methods=("tpt",))
     with pytest.raises(InvalidOptionError, match="Two runs"):
+        load(tmp_path)
+
+
+def write_ledger(folder: Path) -> Path:
+    parts = sorted(folder.rglob("*.parquet"))
+    lines = [
+        {"unit": str(part.relative_to(folder).with_suffix("")), "sha256": checksum(part.read_bytes()), "images": 80}
+        for part in parts
+    ]
+    (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return parts[0]
+
+
+def test_files_that_the_ledger_does_not_know_are_not_read(tmp_path: Path) -> None:
+    folder = made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), seeds=(1,))
+    part = write_ledger(folder)
+    (part.parent / "part-00001.parquet").write_bytes(b"left over by a killed process")
+    assert load(tmp_path).groups[0].n == 80
+
+
+@pytest.mark.parametrize("damage", ["torn", "forged", "gone"])
+def test_damaged_records_are_refused(tmp_path: Path, damage: str) -> None:
+    folder = made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), seeds=(1,))
+    part = write_ledger(folder)
+    if damage == "gone":
+        part.unlink()
+    elif damage == "torn":
+        part.write_bytes(part.read_bytes()[:100])
+    else:
+        pq.write_table(pa.Table.from_pylist(made.rows("dtd", "kld"), schema=made.SCHEMA), part)
+    with pytest.raises(InvalidDatasetError, match=r"part-00000.*damaged.*bench run"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"config": 3}'])
+def test_a_damaged_header_is_refused(tmp_path: Path, text: str) -> None:
+    folder = made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",))
+    (folder / "run.json").write_text(text)
+    with pytest.raises(InvalidDatasetError, match=r"run\.json"):
         load(tmp_path)

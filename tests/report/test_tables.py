@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -11,10 +12,15 @@ from report import made
 
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import ece
+from poise.report.formats import formats, render
 from poise.report.runs import load
 from poise.report.scores import scoreboard
-from poise.report.tables import OURS, PUBLISHED, printed, table_text, tabulate
-from poise.storage import safe_cell
+from poise.report.tables import OURS, PUBLISHED, result_tables, tabulate
+from poise.storage import printable, safe_cell
+
+
+def table_text(runs: Path, *, format: str = "terminal", colour: bool = False, **options: object) -> str:
+    return render(result_tables(runs, **options), format, colour=colour)
 
 
 def lines_of(runs: Path, **options: object) -> list[dict[str, str]]:
@@ -34,50 +40,95 @@ def test_values_are_means_over_seeds(runs: Path) -> None:
 
 def test_average_column_and_published_beside_ours(runs: Path) -> None:
     (table,) = tabulate(scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20), like="table1")
-    assert table.columns == ("Calt", "SAT", "Avg.")
-    assert [line.method for line in table.lines if line.metric == "ece" and line.origin == OURS] == [
+    assert table.columns == ("Method", "Metric", "Calt", "SAT", "Avg.")
+    assert [line.cells[0].text for line in table.lines if not line.quiet][::2] == [
         "zero-shot", "tpt", "c-tpt", "o-tpt", "kld+cats",
     ]  # fmt: skip
-    for line in table.lines:
-        values = [cell.value for cell in line.cells]
+    rows: dict[tuple[str, ...], list[float]] = {}
+    for row in table.records:
+        rows.setdefault((row["origin"], row["method"], row["metric"]), []).append(row["value"])
+    assert len(rows) == 20
+    for values in rows.values():
         assert values[2] == pytest.approx(np.mean(values[:2]))
-    (paper,) = (
-        each for each in table.lines
-        if each.origin == PUBLISHED and each.method == "kld+cats" and each.metric == "ece"
-    )  # fmt: skip
-    assert [cell.value for cell in paper.cells[:2]] == [1.60, 9.56]
+    assert rows[PUBLISHED, "kld+cats", "ece"][:2] == [1.60, 9.56]
     notes = " ".join(table.notes)
-    for said in ("Model pocket", "Calt 80", "seeds 1, 2", "95 % intervals", "Not run of table1", "CLIP ViT-B/16"):
+    for said in ("Model pocket", "Calt 80", "seeds 1, 2", "95 % confidence", "Not run of table1", "CLIP ViT-B/16"):
         assert said in notes
 
 
-def test_best_and_second_are_marked_once_per_column(runs: Path) -> None:
-    (table,) = tabulate(scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20))
+def test_the_best_and_all_that_are_not_significantly_worse_are_marked(runs: Path) -> None:
+    board = scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=200)
+    (table,) = tabulate(board)
     for metric, better in (("accuracy", max), ("ece", min)):
-        rows = [line for line in table.lines if line.metric == metric and line.origin == OURS]
-        for column in range(3):
-            values = [float(printed(line.cells[column].value or 0, metric)) for line in rows]
-            best = [
-                float(printed(line.cells[column].value or 0, metric)) for line in rows if line.cells[column].rank == 1
-            ]
-            assert set(best) == {better(values)}
-            assert any(line.cells[column].rank == 2 for line in rows)
+        for column in ("Calt", "SAT", "Avg."):
+            rows = [row for row in table.records
+                    if (row["origin"], row["metric"], row["column"]) == (OURS, metric, column)]  # fmt: skip
+            datasets = {"Calt": ["caltech101"], "SAT": ["eurosat"]}.get(column, ["caltech101", "eurosat"])
+            scores = {row["method"]: board.average(load(runs).settings[0], datasets, row["method"], metric)
+                      for row in rows}  # fmt: skip
+            leader = better(scores.values(), key=lambda score: score.value)
+            marked = {row["method"] for row in rows if row["best"]}
+            expected = {name for name, score in scores.items() if not (score - leader).clear}
+            assert marked == (expected if len(expected) < len(scores) else set())
+    text = render([table])
+    assert text.count("†") == sum(row["best"] for row in table.records) + 1  # and once in the legend
+
+
+def test_nothing_is_marked_where_images_differ(tmp_path: Path) -> None:
+    made.write_run(tmp_path, run="one", datasets=("dtd",), methods=("tpt",), images=80)
+    made.write_run(tmp_path, run="two", datasets=("dtd",), methods=("kld",), images=60)
+    (table,) = result_tables(tmp_path, resamples=20)
+    assert not any(row["best"] for row in table.records)
+
+
+def test_standard_deviations_over_seeds(runs: Path) -> None:
+    group = next(load(runs).chosen(dataset="eurosat", method="tpt"))
+    by_hand = 100 * np.std([ece(rows["confidence"], rows["correct"]) for rows in group.seeds.values()], ddof=1)
+    (row,) = (
+        row for row in lines_of(runs)
+        if (row["origin"], row["method"], row["metric"], row["dataset"]) == (OURS, "tpt", "ece", "eurosat")
+    )  # fmt: skip
+    assert float(row["std"]) == pytest.approx(by_hand)
+    assert f"± {by_hand:.2f}" in table_text(runs, resamples=20, std=True)
+    assert "±" not in table_text(runs, resamples=20, std=False).split("Model pocket")[0]
+    means = [np.mean([ece(found.seeds[seed]["confidence"], found.seeds[seed]["correct"])
+                      for found in load(runs).chosen(method="tpt")]) for seed in (1, 2)]  # fmt: skip
+    (average,) = (
+        row for row in lines_of(runs)
+        if (row["origin"], row["method"], row["metric"], row["dataset"]) == (OURS, "tpt", "ece", "")
+    )  # fmt: skip
+    assert float(average["std"]) == pytest.approx(100 * np.std(means, ddof=1))
 
 
 def test_formats(runs: Path) -> None:
     plain = table_text(runs, resamples=20)
-    assert "* best, + second" in plain
     assert "\x1b[" not in plain
     assert "\x1b[1m" in table_text(runs, resamples=20, colour=True)
     markdown = table_text(runs, like="table5", format="md", resamples=20)
     assert re.search(r"\| kld\+cats \| ECE \| .*\*\*[\d.]+\*\*", markdown)
-    assert "<u>" in markdown
     latex = table_text(runs, format="latex", resamples=20, intervals=True)
     assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 1
     assert "\\textbf{" in latex
-    assert "95 \\% intervals" in latex
+    assert "95 \\% confidence intervals" in latex
     widths = {len(line.split(" & ")) for line in latex.splitlines() if line.endswith("\\\\")}
     assert widths == {5}
+    (found,) = json.loads(table_text(runs, format="json", resamples=20))
+    assert {row["method"] for row in found["rows"]} == set(made.METHODS)
+    assert table_text(runs, format="html", resamples=20).count("<table>") == 1
+    assert set(formats) == {"terminal", "md", "latex", "csv", "json", "html"}
+
+
+@pytest.mark.parametrize("format", ["terminal", "md", "html", "latex"])
+def test_names_can_not_leave_their_cell(tmp_path: Path, format: str) -> None:
+    made.write_run(tmp_path, datasets=("[/red]\x1b[31m<b>|&",), methods=("tpt",))
+    text = table_text(tmp_path, format=format, resamples=5, colour=True)
+    assert "\x1b[31m" not in text
+    assert "[/red]" in text
+    if format == "html":
+        assert "<b>|" not in text
+    if format == "md":
+        assert "<b>\\|&" in text
+    assert printable("a\tb") == "a\\x09b"
 
 
 def test_other_metrics_and_intervals(runs: Path) -> None:
@@ -90,27 +141,27 @@ def test_a_gap_is_a_dash_and_has_no_average(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="one", datasets=("caltech101",), methods=("tpt", "kld"))
     made.write_run(tmp_path, run="two", datasets=("eurosat",), methods=("tpt",))
     (table,) = tabulate(scoreboard(load(tmp_path), metrics=("ece",), resamples=20), metrics=("ece",))
-    (line,) = (line for line in table.lines if line.method == "kld")
-    assert [cell.value is None for cell in line.cells] == [False, True, True]
+    (line,) = (line for line in table.lines if line.section == "kld")
+    assert [cell.text == "—" for cell in line.cells] == [False, False, True, True]
     assert "—" in table_text(tmp_path, metrics=("ece",), resamples=20)
 
 
 def test_shift_table_averages_the_shifts_only(tmp_path: Path) -> None:
     made.write_run(tmp_path, datasets=("imagenet", "imagenet-a"), methods=("zero-shot", "tpt"))
     (table,) = tabulate(scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20), like="table4")
-    assert table.columns == ("I", "I-A", "OOD Avg.")
+    assert table.columns == ("Method", "Metric", "I", "I-A", "OOD Avg.")
     for line in table.lines:
-        assert line.cells[2].value == pytest.approx(line.cells[1].value)
+        assert line.cells[4].text == line.cells[3].text
 
 
-def test_frameworks_and_starts_have_their_own_tables(tmp_path: Path) -> None:
+def test_frameworks_and_inits_have_their_own_tables(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="plain", methods=("tpt",))
     made.write_run(tmp_path, run="dyna", methods=("tpt",), config={"framework": "dynaprompt"})
-    made.write_run(tmp_path, run="coop", methods=("tpt",), config={"init": "coop.safetensors"})
+    made.write_run(tmp_path, run="coop", methods=("tpt",), config={"init": "x.safetensors"}, init_kind="coop")
     board = scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20)
     for like, label in (("table1", "TPT"), ("table2", "CoOp+TPT"), ("table3", "DynaPrompt (Replication)")):
         (table,) = tabulate(board, like=like)
-        assert {line.label for line in table.lines if line.origin == PUBLISHED} == {label}
+        assert {line.cells[0].text for line in table.lines if line.quiet} == {f"  published: {label}"}
     assert len(tabulate(board)) == 3
 
 

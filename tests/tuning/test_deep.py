@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 from oracles import maple as plain
+from safetensors.torch import save_file
 
 from poise import methods
 from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.tiny import CONFIG
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import coop, maple
+from poise.methods import Term
 from poise.objectives import select_views
 from poise.objectives.alignment import Alignment
 from poise.prompts import tokenise
@@ -86,20 +89,23 @@ def test_equals_the_plain_graph(encoder, model, start, name, steps) -> None:
     assert not answer.fallback.any()
 
 
-def statistics(encoder) -> Alignment:
+def statistics() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     mean = torch.randn(2, 16 + 1 + 2, 32, dtype=torch.float64, generator=generator)
-    return Alignment(mean, mean.abs(), selection=0.3)
+    return {"mean": mean, "variance": mean.abs()}
 
 
-def test_alignment_equals_the_plain_graph(encoder, model, start) -> None:
-    method, classes, views = methods.get("tpt", lr=5e-4, selection=0.3), classes_of(encoder), views_of(1)
-    term = statistics(encoder)
-    answer = DeepTuner(encoder, classes, [method], start, alignment=term, alignment_weight=2.0).predict(views)["tpt"]
+def test_alignment_equals_the_plain_graph(encoder, model, start, tmp_path) -> None:
+    save_file(statistics(), tmp_path / "statistics")
+    aligned = Term("alignment", 2.0, options={"statistics": tmp_path / "statistics"})
+    alone = methods.get("tpt", lr=5e-4, selection=0.3)
+    method = dataclasses.replace(alone, terms=(*alone.terms, aligned))
+    classes, views = classes_of(encoder), views_of(1)
+    answer = DeepTuner(encoder, classes, [method], start).predict(views)["tpt"]
 
     def objective(out: Outputs) -> torch.Tensor:
         chosen = select_views(out.reference_logits, 0.3)[0].tolist()
-        return method.objective()(out) + 2.0 * plain.alignment(out.tokens[0], chosen, term.mean, term.variance)
+        return alone.objective()(out) + 2.0 * plain.alignment(out.tokens[0], chosen, **statistics())
 
     begun = {part: tensor[0] for part, tensor in start.parts().items()}
     tuned, losses, logits = plain.tune_one(
@@ -112,7 +118,7 @@ def test_alignment_equals_the_plain_graph(encoder, model, start) -> None:
 
 def test_statistics_of_another_shape_are_refused() -> None:
     with pytest.raises(InvalidOptionError, match=r"are None, the statistics are \[2, 19, 32\]"):
-        statistics(None)(example_outputs())
+        Alignment(**statistics())(example_outputs())
 
 
 @pytest.mark.parametrize("together", [1, 3])

@@ -13,10 +13,9 @@ from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
 from poise.testing import check_memory
-from poise.tuning.dynaprompt import DynaPrompt
 from poise.tuning.memory import PromptMemory, pick_as_published, pick_described, probability_difference
 from poise.tuning.stream import StreamTuner, restore_memory, save_memory
-from poise.types import DualEncoder, Prompt
+from poise.types import Adapted, DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark", "cup"]
 SCRIPT = {"described": 5, "as-published": 1}  # seeds of streams on which several prompts are picked and some evicted
@@ -26,6 +25,21 @@ TUNED = [name for name in methods.names() if name != "zero-shot"]
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
     return load_model("tiny", device="cpu", dtype="float64")
+
+
+class OneStream:
+    """A `StreamTuner` of one method."""
+
+    def __init__(self, encoder, classes, method, size=10, variant="described") -> None:
+        self.tuner = StreamTuner(encoder, classes, [method], size=size, variant=variant)
+        (self.stream,) = self.tuner.streams.values()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+    def predict(self, features: torch.Tensor) -> Adapted:
+        (answer,) = self.tuner.predict(features).values()
+        return answer
 
 
 def stream_of(images: int = 7, views: int = 10, seed: int = 0) -> torch.Tensor:
@@ -55,7 +69,7 @@ def test_equals_the_plain_loop(encoder, name, variant) -> None:
         variant=variant,
         lr=0.02,
     )
-    tuner = DynaPrompt(encoder, classes, method, size=4, variant=variant)
+    tuner = OneStream(encoder, classes, method, size=4, variant=variant)
     answer = tuner.predict(stream)
     logits = torch.stack([row for _, row in expected])
     torch.testing.assert_close(answer.logits, logits, atol=1e-6, rtol=0)
@@ -67,7 +81,7 @@ def test_equals_the_plain_loop(encoder, name, variant) -> None:
 
 @pytest.mark.parametrize("variant", ["described", "as-published"])
 def test_the_scripted_streams_show_something(encoder, variant) -> None:
-    tuner = DynaPrompt(encoder, tokenise(encoder, LABELS), methods.get("tpt", lr=0.02), size=4, variant=variant)
+    tuner = OneStream(encoder, tokenise(encoder, LABELS), methods.get("tpt", lr=0.02), size=4, variant=variant)
     tuner.predict(stream_of(8, seed=SCRIPT[variant]))
     assert any(len(set(used)) > 1 for used in tuner.picked)
     assert any(len(used) == 1 for used in tuner.picked[4:])  # a full memory had to make room
@@ -100,7 +114,7 @@ def test_methods_share_passes_and_answer_as_if_alone(encoder, variant, monkeypat
         methods.get("c-tpt"),
         methods.get("zero-shot"),
     ]
-    alone = {each.name: DynaPrompt(encoder, classes, each, size=3, variant=variant).predict(stream) for each in chosen}
+    alone = {each.name: OneStream(encoder, classes, each, size=3, variant=variant).predict(stream) for each in chosen}
     tuner, passes = StreamTuner(encoder, classes, chosen, size=3, variant=variant), []
     run = tuner.texts.features
     monkeypatch.setattr(tuner.texts, "features", lambda prompt: passes.append(len(prompt)) or run(prompt))
@@ -117,7 +131,7 @@ def test_order_matters_and_batches_do_not(encoder) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of()
 
     def run(*parts: torch.Tensor) -> torch.Tensor:
-        tuner = DynaPrompt(encoder, classes, methods.get("tpt", lr=0.02), size=3)
+        tuner = OneStream(encoder, classes, methods.get("tpt", lr=0.02), size=3)
         return torch.cat([tuner.predict(part).logits for part in parts])
 
     assert torch.equal(run(stream), run(stream[:2], stream[2:]))
@@ -126,16 +140,16 @@ def test_order_matters_and_batches_do_not(encoder) -> None:
 
 @pytest.mark.parametrize("variant", ["described", "as-published"])
 def test_as_many_prompts_as_classes(encoder, variant) -> None:
-    tuner = DynaPrompt(encoder, tokenise(encoder, LABELS), methods.get("tpt"), size=len(LABELS), variant=variant)
+    tuner = OneStream(encoder, tokenise(encoder, LABELS), methods.get("tpt"), size=len(LABELS), variant=variant)
     assert tuner.predict(stream_of()).probs.isfinite().all()
 
 
 def test_zero_shot_and_one_label_tune_nothing(encoder) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of()
-    answer = DynaPrompt(encoder, classes, methods.get("zero-shot")).predict(stream)
+    answer = OneStream(encoder, classes, methods.get("zero-shot")).predict(stream)
     assert torch.equal(answer.probs, answer.init_probs)
     assert answer.losses.shape == (7, 0)
-    alone = DynaPrompt(encoder, tokenise(encoder, ["cat"]), methods.get("tpt"))
+    alone = OneStream(encoder, tokenise(encoder, ["cat"]), methods.get("tpt"))
     assert alone.predict(stream).probs.eq(1).all()
     assert not alone.memory.used()
 
@@ -144,8 +158,8 @@ def test_a_broken_image_leaves_the_memory_alone(encoder) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of()
     broken = torch.cat([stream[:3], torch.full_like(stream[:1], torch.nan), stream[3:]])
     broken[3, 0] = stream[0, 0]
-    sound = DynaPrompt(encoder, classes, methods.get("tpt", lr=0.02), size=3).predict(stream)
-    tuner = DynaPrompt(encoder, classes, methods.get("tpt", lr=0.02), size=3)
+    sound = OneStream(encoder, classes, methods.get("tpt", lr=0.02), size=3).predict(stream)
+    tuner = OneStream(encoder, classes, methods.get("tpt", lr=0.02), size=3)
     answer = tuner.predict(broken)
     assert answer.fallback.tolist() == [False, False, False, True, False, False, False, False]
     assert answer.probs.isfinite().all()
@@ -154,20 +168,20 @@ def test_a_broken_image_leaves_the_memory_alone(encoder) -> None:
 
 def test_a_memory_belongs_to_its_stream(encoder, tmp_path) -> None:
     classes = tokenise(encoder, LABELS)
-    tuner = DynaPrompt(encoder, classes, methods.get("tpt"), size=3)
+    tuner = OneStream(encoder, classes, methods.get("tpt"), size=3)
     tuner.predict(stream_of(2))
-    save_memory(tuner, tmp_path / "m.safetensors")
+    save_memory(tuner.stream, tmp_path / "m.safetensors")
     for other, both in [
-        (DynaPrompt(encoder, classes, methods.get("tpt"), size=4), ("size is 3", "4")),
-        (DynaPrompt(encoder, classes, methods.get("tpt"), size=3, variant="as-published"), ("described", "as-pub")),
-        (DynaPrompt(encoder, tokenise(encoder, LABELS[:3]), methods.get("tpt"), size=3), ("labels is",)),
-        (DynaPrompt(encoder, classes, methods.get("kld"), size=3), ("'tpt'", "'kld'")),
+        (OneStream(encoder, classes, methods.get("tpt"), size=4), ("size is 3", "4")),
+        (OneStream(encoder, classes, methods.get("tpt"), size=3, variant="as-published"), ("described", "as-pub")),
+        (OneStream(encoder, tokenise(encoder, LABELS[:3]), methods.get("tpt"), size=3), ("labels is",)),
+        (OneStream(encoder, classes, methods.get("kld"), size=3), ("tpt", "kld")),
     ]:
         with pytest.raises(InvalidCheckpointError) as refusal:
-            restore_memory(other, tmp_path / "m.safetensors")
+            restore_memory(other.stream, tmp_path / "m.safetensors")
         assert all(text in str(refusal.value) for text in both)
     with pytest.raises(InvalidCheckpointError, match="can't be read"):
-        restore_memory(tuner, tmp_path / "absent.safetensors")
+        restore_memory(tuner.stream, tmp_path / "absent.safetensors")
 
 
 def test_rules_by_hand() -> None:
@@ -199,9 +213,9 @@ def test_the_memory_forgets_the_least_recently_used() -> None:
 def test_unknown_variants_and_sizes_are_refused(encoder) -> None:
     classes = tokenise(encoder, LABELS)
     with pytest.raises(InvalidOptionError, match="described, as-published"):
-        DynaPrompt(encoder, classes, methods.get("tpt"), variant="paper")
+        OneStream(encoder, classes, methods.get("tpt"), variant="paper")
     with pytest.raises(InvalidOptionError, match="size is 0"):
-        DynaPrompt(encoder, classes, methods.get("tpt"), size=0)
+        OneStream(encoder, classes, methods.get("tpt"), size=0)
 
 
 def test_class_specific_starts_are_refused(encoder) -> None:

@@ -15,10 +15,10 @@ from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from poise.inference.classifier import Classifier
-from poise.inits import cocoop, coop, maple, temperature
+from poise.inits import cocoop, coop, maple
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import save
-from poise.tuning import Options, Tuner, make_tuner
+from poise.tuning import Tuner, make_tuner, temperature
 from poise.tuning.ensemble import TEMPLATES
 from poise.types import DualEncoder, Prompt
 
@@ -109,8 +109,8 @@ def test_fpp_is_fitted_on_the_spot(encoder, monkeypatch) -> None:
 
     monkeypatch.setattr(fpp.Flatness.__init__, "__kwdefaults__", {**fpp.Flatness.__init__.__kwdefaults__, "steps": 2})
     made = make_tuner(encoder, tokenise(encoder, LABELS), CHOSEN, init="fpp")
-    assert made.texts.start.context.shape == (1, 4, 64)
-    assert not torch.equal(made.texts.start.context, init_prompt(encoder, tokenise(encoder, LABELS)).context)
+    assert made.texts.init.context.shape == (1, 4, 64)
+    assert not torch.equal(made.texts.init.context, init_prompt(encoder, tokenise(encoder, LABELS)).context)
 
 
 def test_wrong_names_are_refused(encoder, files) -> None:
@@ -123,7 +123,7 @@ def test_wrong_names_are_refused(encoder, files) -> None:
         make_tuner(encoder, classes, CHOSEN, init="coop:absent")
     with pytest.raises(InvalidOptionError, match="can't start from 'coop'"):
         make_tuner(encoder, classes, CHOSEN, framework="ensemble", init=str(files / "coop"))
-    options = Options(statistics=str(files / "coop"))
+    options = {"statistics": str(files / "coop")}
     with pytest.raises(InvalidCheckpointError, match="no token statistics"):
         make_tuner(encoder, classes, CHOSEN, init=str(files / "maple"), options=options)
 
@@ -136,7 +136,7 @@ def test_conditional_starts_equal_the_plain_loop(encoder, files, steps) -> None:
     made = make_tuner(encoder, tokenise(encoder, LABELS), [method], init=str(files / "cocoop"))
     answer = made.predict(features)["kld+cats"]
     for row in range(2):
-        start = made.start.prompt(features[row, :1]).context[0]
+        start = made.init.prompt(features[row, :1]).context[0]
         context, losses, probs = tune_one(
             encoder,
             lambda context: text_features(model, made.classes, Prompt(context[None]))[0],
@@ -164,7 +164,7 @@ def test_the_ensemble_averages_logits(encoder) -> None:
 def test_a_temperature_softens_and_keeps_the_class(encoder) -> None:
     classes, features = tokenise(encoder, LABELS), unit(4, 6)
     plain = make_tuner(encoder, classes, CHOSEN).predict(features)
-    soft = make_tuner(encoder, classes, CHOSEN, options=Options(temperature=3.0)).predict(features)
+    soft = make_tuner(encoder, classes, CHOSEN, options={"temperature": 3.0}).predict(features)
     for name, answer in soft.items():
         torch.testing.assert_close(answer.probs, (plain[name].logits / 3).softmax(-1))
         assert torch.equal(answer.probs.argmax(-1), plain[name].probs.argmax(-1))

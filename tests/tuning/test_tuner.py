@@ -14,9 +14,10 @@ from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
+from poise.objectives import Sum
 from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner, make_tuner
-from poise.types import DualEncoder, Prompt
+from poise.types import DualEncoder, Objective, Prompt
 
 LABELS = ["cat", "dog", "great white shark", "a very long name for a thing", "cup"]
 TUNED = [name for name in methods.names() if name != "zero-shot"]
@@ -83,7 +84,7 @@ def test_class_chunks_change_nothing(encoder: DualEncoder, tokens: int) -> None:
 def test_out_of_memory_halves_the_pass_and_goes_on(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = tokenise(encoder, LABELS)
     texts = ClassTexts(encoder, classes, init_prompt(encoder, classes))
-    expected = texts.features(texts.start)
+    expected = texts.features(texts.init)
     encode = type(encoder).encode_classes
 
     def limited(self: DualEncoder, rows: object, prompt: Prompt) -> torch.Tensor:
@@ -92,10 +93,10 @@ def test_out_of_memory_halves_the_pass_and_goes_on(encoder: DualEncoder, monkeyp
         return encode(self, rows, prompt)
 
     monkeypatch.setattr(type(encoder), "encode_classes", limited)
-    torch.testing.assert_close(texts.features(texts.start), expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(texts.features(texts.init), expected, atol=1e-12, rtol=0)
     monkeypatch.setattr(type(encoder), "encode_classes", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
     with pytest.raises(torch.OutOfMemoryError):
-        texts.features(texts.start)
+        texts.features(texts.init)
 
 
 def test_zero_shot_is_the_starting_prompt(encoder: DualEncoder) -> None:
@@ -122,7 +123,7 @@ def test_one_label_is_not_tuned(encoder: DualEncoder) -> None:
     assert not answer["kld+cats"].fallback.any()
 
 
-class Broken:
+class Broken(Objective):
     """An objective that is not finite for the second image."""
 
     def __init__(self, inner: object, where: str) -> None:
@@ -139,7 +140,7 @@ class Broken:
 def test_what_is_not_finite_falls_back_alone(encoder: DualEncoder, kind: str) -> None:
     class Sabotaged(type(methods.get("tpt"))):
         def objective(self):
-            return Broken(super().objective(), kind)
+            return Sum(((1.0, Broken(super().objective(), kind)),))
 
     method = Sabotaged(
         **{field.name: getattr(methods.get("tpt"), field.name) for field in dataclasses.fields(methods.Method)}

@@ -16,7 +16,7 @@ from poise.views.magnitudes import LOOKUPS, OPERATIONS
 from poise.views.pil.augmix import apply_operation, augmix_pixels, augmix_view
 from poise.views.pil.crops import crop_view
 from poise.views.pixels import normalise, to_tensor
-from poise.views.torch.augmix_batched import _look_up, _warp, augmix
+from poise.views.torch.augmix_batched import augmix, look_up, warp
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "augmix.npz"
 VECTORS = Path(__file__).parents[3] / "shared" / "vectors"
@@ -80,7 +80,7 @@ def test_pil_oracle_and_batched_operation_agree(name: str, level: float, sign: f
     }[name]()
     made = np.asarray(apply_operation(Image.fromarray(image), name, level, sign))
     np.testing.assert_array_equal(made, want)
-    change = _look_up if name in LOOKUPS else _warp
+    change = look_up if name in LOOKUPS else warp
     code = np.array([OPERATIONS.index(name)])
     tensor = torch.from_numpy(image.copy()).permute(2, 0, 1)[None]
     batched = change(tensor, code, np.array([level]), np.array([sign]))[0].permute(1, 2, 0).numpy()
@@ -94,7 +94,7 @@ def test_constant_images_pass_through_the_lookups(value: int) -> None:
     image = torch.full((1, 3, 8, 8), value, dtype=torch.uint8)
     for name in ("autocontrast", "equalize"):
         codes = np.array([OPERATIONS.index(name)])
-        assert torch.equal(_look_up(image, codes, np.array([0.5]), np.array([1.0])), image)
+        assert torch.equal(look_up(image, codes, np.array([0.5]), np.array([1.0])), image)
 
 
 def test_mixing_before_and_after_normalisation_is_the_same() -> None:

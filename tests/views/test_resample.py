@@ -20,7 +20,7 @@ from poise.views import make_views, make_views_batched, plan_views
 from poise.views.pil.crops import crop_view
 from poise.views.pil.plain import plain_view
 from poise.views.pixels import normalise, to_tensor
-from poise.views.torch.batched import _crop_taps, _plain_taps
+from poise.views.torch.batched import crop_taps, plain_taps
 from poise.views.torch.filters import resample
 from poise.views.triton import launch, view_kernels
 
@@ -68,7 +68,7 @@ def test_all_view_engines_share_the_offset_of_the_centre_crop(size: tuple[int, i
     image, spec, plan = _image(*size), replace(SPEC, crop_offset=offset), plan_views(size, views=1)
     reference = make_views(image, spec, plan)[0]
     assert _levels(make_views_batched([image], spec, [plan])[0, 0] - reference).max() < 0.01
-    by_taps = resample(to_tensor(image), *_plain_taps(spec, plan, CPU))[0]
+    by_taps = resample(to_tensor(image), *plain_taps(spec, plan, CPU))[0]
     assert _levels(normalise(by_taps, spec) - reference).max() < 1.01
     with pytest.raises(InvalidOptionError, match="Accepted: round, floor"):
         make_views(image, replace(SPEC, crop_offset="ceil"), plan)
@@ -138,7 +138,7 @@ def test_sparse_resampling_equals_pil(size: tuple[int, int], interpolation: str)
     image = _image(*size)
     plan = plan_views(size, views=12, key="a")
     pixels = to_tensor(image)
-    made = torch.cat([resample(pixels, *_plain_taps(spec, plan, CPU)), resample(pixels, *_crop_taps(spec, plan, CPU))])
+    made = torch.cat([resample(pixels, *plain_taps(spec, plan, CPU)), resample(pixels, *crop_taps(spec, plan, CPU))])
     difference = _levels(normalise(made, spec) - make_views(image, spec, plan))
     assert difference.max() < 2.01
     assert difference.mean() < 0.03
@@ -147,9 +147,9 @@ def test_sparse_resampling_equals_pil(size: tuple[int, int], interpolation: str)
 def test_many_views_in_several_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     image = _image(50, 40)
     plan = plan_views(image.size, views=8, key="a")
-    whole = resample(to_tensor(image), *_crop_taps(SPEC, plan, CPU))
+    whole = resample(to_tensor(image), *crop_taps(SPEC, plan, CPU))
     monkeypatch.setattr("poise.views.torch.filters._MAX_ELEMENTS", 3 * 64 * 3 * 40)
-    assert torch.equal(resample(to_tensor(image), *_crop_taps(SPEC, plan, CPU)), whole)
+    assert torch.equal(resample(to_tensor(image), *crop_taps(SPEC, plan, CPU)), whole)
 
 
 def test_batch_mates_and_kind_of_input_do_not_matter() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from poise.errors import InvalidOptionError
-from poise.types import ClassTokens, ImageSpec, Prompt
+from poise.types import ClassTokens, ImageSpec, Prompt, PromptedImageTower
 
-Pictures = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
-PromptedPictures = Callable[[Tensor, Tensor], Tensor]  # the same with image prompts [N, 1 + J, M, W]
-Texts = Callable[[ClassTokens, Prompt], Tensor]  # -> [B, C, D]
+ImageForward = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
+Map = Callable[[Tensor], Tensor]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
 _CHUNK = {"cuda": 512, "mps": 128, "cpu": 8}  # pictures per pass: bounds memory, and on a CPU fits its cache
@@ -29,13 +29,23 @@ def freeze(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     model.eval().requires_grad_(False).to(device=device, dtype=dtype)
 
 
+class TextForward(Protocol):
+    """A text tower's features under soft prompts."""
+
+    def __call__(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
+        """Features [B, C, D], not normalised; differentiable in the prompt."""
+
+    def pullback_at(self, classes: ClassTokens, prompt: Prompt, unit: Map) -> Map | None:
+        """Cotangents [B, C, D] of ``unit``'s output on the features -> gradients [B, M, E]; None: autograd does it."""
+
+
 @dataclass(frozen=True)
 class TextSide:
     """What an encoder needs to know about its text tower."""
 
     token_ids: Tokenizer
     table: nn.Embedding
-    forward: Texts
+    forward: TextForward
     context_length: int
     fixed_length: bool
     pad_id: int
@@ -46,8 +56,8 @@ class ImageSide:
     """What an encoder needs to know about its image tower."""
 
     spec: ImageSpec
-    forward: Pictures
-    prompted: PromptedPictures | None = None
+    forward: ImageForward
+    prompted: PromptedImageTower | None = None
 
 
 class Encoder:
@@ -73,7 +83,7 @@ class Encoder:
         self.device = text.table.weight.device
         self.dtype = text.table.weight.dtype
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)
-        self.image_side, self._text, self._scale, self._bias = image, text, scale, bias
+        self._image, self._text, self._scale, self._bias = image, text, scale, bias
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name} on {self.device} in {str(self.dtype).removeprefix('torch.')}>"
@@ -87,6 +97,11 @@ class Encoder:
     def bias(self) -> float:
         """What is added to each logit (SigLIP); 0 for CLIP."""
         return self._bias
+
+    @property
+    def prompted_tower(self) -> PromptedImageTower | None:
+        """The image tower where it takes prompts."""
+        return self._image.prompted
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text with start and end tokens, neither padded nor truncated."""
@@ -105,7 +120,7 @@ class Encoder:
                 hint=f"Accepted: [images, views, 3, {self.image.size}, {self.image.size}].",
             )
         layers = None if prompt is None else prompt.image_layers
-        if layers is not None and self.image_side.prompted is None:
+        if layers is not None and self.prompted_tower is None:
             raise InvalidOptionError(
                 f"The image tower of {self.name} takes no prompts.",
                 hint="Use a model with open_clip's ViT image tower.",
@@ -124,14 +139,9 @@ class Encoder:
             )
         return _unit(self._text.forward(classes, prompt))
 
-    def pullback_at(self, classes: ClassTokens, prompt: Prompt) -> Callable[[Tensor], Tensor] | None:
-        """Gradients [B, M, E] of the context for cotangents [B, C, D] of the text features: of one prompt, or B.
-
-        None where the text tower has nothing faster than autograd.
-        """
-        make = getattr(self._text.forward, "pullback_at", None)
-        found: Callable[[Tensor], Tensor] | None = None if make is None else make(classes, prompt, _unit)
-        return found
+    def pullback_at(self, classes: ClassTokens, prompt: Prompt) -> Map | None:
+        """The text tower's own way from cotangents [B, C, D] to gradients [B, M, E]; None where it has none."""
+        return self._text.forward.pullback_at(classes, prompt, _unit)
 
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """[B, V, D] x [B or 1, C, D] -> [B, V, C] in float32 or wider: scale * cosine + bias."""
@@ -144,10 +154,10 @@ class Encoder:
 
     def _pictures(self, rows: Tensor, layers: Tensor | None, views: Tensor) -> Tensor:
         pictures = views.flatten(0, 1)[int(rows[0]) : int(rows[-1]) + 1].to(self.device, self.dtype)
-        if layers is None or self.image_side.prompted is None:
-            return self.image_side.forward(pictures)
+        if layers is None or self.prompted_tower is None:
+            return self._image.forward(pictures)
         owner = (rows // views.shape[1]) if layers.shape[0] > 1 else torch.zeros_like(rows)
-        return self.image_side.prompted(pictures, layers.to(self.dtype)[owner.to(layers.device)])
+        return self.prompted_tower(pictures, layers.to(self.dtype)[owner.to(layers.device)])
 
 
 def _unit(features: Tensor) -> Tensor:

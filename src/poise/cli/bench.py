@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
 from poise.errors import StorageError
 
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig, Settings
     from poise.evaluate.run import RunSummary
-
-SOME_FAILED, NOTHING_DONE, WRITE_FAILED = 3, 4, 5
+    from poise.report.table import Table
 
 Runs = Annotated[Path, typer.Argument(help="A run's folder, or a folder of runs.")]
+Metrics = Annotated[str, typer.Option(help="Names of `poise list metrics`, comma-separated.")]
+Format = Annotated[str, typer.Option("--format", help="terminal, md, latex, csv, json or html.")]
+OutFile = Annotated[Path | None, typer.Option(help="Write to this file instead of printing.")]
 
 app = typer.Typer(no_args_is_help=True, help="Benchmark methods on datasets; resume, tabulate and draw the results.")
 
@@ -25,21 +28,29 @@ app = typer.Typer(no_args_is_help=True, help="Benchmark methods on datasets; res
 @app.command("run")
 def run_command(
     data: Annotated[str | None, typer.Option(help="Folder that holds the datasets.", show_default="data")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Names with commas; `poise list datasets` shows them.")] = None,
-    method: Annotated[str | None, typer.Option(help="Names with commas, or all.", show_default="all")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Comma-separated; `poise list datasets` shows them.")] = None,
+    method: Annotated[str | None, typer.Option(help="Comma-separated names, or all.", show_default="all")] = None,
     model: Annotated[str | None, typer.Option(help="`poise list models` shows them.", show_default="pocket")] = None,
-    seeds: Annotated[str | None, typer.Option(help="With commas.", show_default="1,2,3")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds.", show_default="1,2,3")] = None,
     limit: Annotated[int | None, typer.Option(help="Images per dataset, a fixed, stratified subset; 0 = all.")] = None,
     views: Annotated[int | None, typer.Option(help="Per image, the plain one included.", show_default="64")] = None,
     view_engine: Annotated[str | None, typer.Option(help="auto, pil or batched.", show_default="auto")] = None,
     augmix: Annotated[str | None, typer.Option(help="auto (TPT), c-tpt, on or off.", show_default="auto")] = None,
+    framework: Annotated[str | None, typer.Option(help="See `poise list frameworks`.", show_default="tpt")] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Where tuning starts: template, fpp, or a prompt file.", show_default="template")
+    ] = None,
+    template: Annotated[str | None, typer.Option(help="Prompt with {} for the label.", show_default="own")] = None,
+    temperature: Annotated[
+        str | None, typer.Option(help="Divides all logits: a number, or the file of `poise fit temperature`.")
+    ] = None,
     batch_size: Annotated[str | None, typer.Option(help="Images at a time, or auto.", show_default="auto")] = None,
     chunk: Annotated[int | None, typer.Option(help="Images per file of records.", show_default="128")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...", show_default="auto")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, ...", show_default="auto")] = None,
     workers: Annotated[int | None, typer.Option(help="Images that are read at a time.", show_default="auto")] = None,
-    engine: Annotated[str | None, typer.Option(help="Who computes: local or ray.", show_default="local")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: auto, or host:port.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Where to run: local or ray.", show_default="local")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray address: auto, or host:port.")] = None,
     actors: Annotated[int | None, typer.Option(help="Ray processes.", show_default="one per GPU, or 4 CPUs")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of runs.", show_default="runs")] = None,
     name: Annotated[str | None, typer.Option(help="The run's name.", show_default="model and hash")] = None,
@@ -51,7 +62,8 @@ def run_command(
     """Run every method on every image, dataset and seed. The same command resumes what was interrupted."""
     given = {
         "data": data, "datasets": dataset, "methods": method, "model": model, "seeds": seeds, "limit": limit,
-        "views": views, "view_engine": view_engine, "augmix": augmix, "batch_size": batch_size, "chunk": chunk,
+        "views": views, "view_engine": view_engine, "augmix": augmix, "framework": framework, "init": init,
+        "template": template, "temperature": temperature, "batch_size": batch_size, "chunk": chunk,
         "device": device, "dtype": dtype, "workers": workers, "engine": engine, "address": address, "actors": actors,
         "out": out, "name": name,
     }  # fmt: skip
@@ -69,56 +81,55 @@ def run_command(
 def table_command(
     runs: Runs,
     like: Annotated[str | None, typer.Option(help="A table of the paper: table1 ... table5.")] = None,
-    output: Annotated[str, typer.Option("--format", help="terminal, md, latex or csv.")] = "terminal",
-    metrics: Annotated[str, typer.Option(help="With commas.")] = "accuracy,ece",
-    intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap intervals.")] = False,
+    metrics: Metrics = "accuracy,ece",
+    intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap confidence intervals over images.")] = False,
+    std: Annotated[bool, typer.Option(help="Print standard deviations over seeds.")] = False,
+    output: Format = "terminal",
+    out: OutFile = None,
 ) -> None:
     """Print results, mean over seeds, beside the published ones where there are any."""
-    from poise.report.tables import table_text
+    from poise.report.tables import result_tables
 
-    wanted = [name.strip() for name in metrics.split(",") if name.strip()]
-    colour = output == "terminal" and sys.stdout.isatty()
-    text = table_text(runs, like=like, format=output, metrics=wanted, intervals=intervals, colour=colour)
-    typer.echo(text, nl=not text.endswith("\n"))
+    _print(result_tables(runs, like=like, metrics=_names(metrics), intervals=intervals, std=std), output, out)
 
 
 @app.command("compare")
 def compare_command(
     runs: Runs,
     method: Annotated[str, typer.Option(help="The method in question.")] = "kld+cats",
-    against: Annotated[str, typer.Option(help="The others, with commas.")] = "zero-shot,tpt",
-    metrics: Annotated[str, typer.Option(help="With commas.")] = "accuracy,ece",
+    against: Annotated[str, typer.Option(help="The other methods, comma-separated.")] = "zero-shot,tpt",
+    metrics: Metrics = "accuracy,ece",
     baseline: Annotated[
-        str, typer.Option(help="Compare settings instead, each with the one that has this in its name: dtype=float32.")
+        str, typer.Option(help="Compare settings instead, each with this one: a run's name, or dtype=float32.")
     ] = "",
+    output: Format = "terminal",
+    out: OutFile = None,
 ) -> None:
-    """Print paired differences between methods, or between settings, with intervals, as Markdown."""
-    from poise.report.compare import comparison_text
+    """Print paired differences between methods, or between settings, with confidence intervals."""
+    from poise.report.compare import comparison
 
-    others, wanted = ([name.strip() for name in text.split(",") if name.strip()] for text in (against, metrics))
-    typer.echo(comparison_text(runs, method, others, wanted, baseline=baseline), nl=False)
+    _print([comparison(runs, method, _names(against), _names(metrics), baseline=baseline)], output, out)
 
 
 @app.command("analyse")
-def analyse_command(runs: Runs) -> None:
-    """Print how predictions change under each method, as Markdown."""
-    from poise.report.analyses import analysis_text
+def analyse_command(runs: Runs, output: Format = "terminal", out: OutFile = None) -> None:
+    """Print how predictions change under each method."""
+    from poise.report.analyses import analysis_tables
     from poise.report.runs import load
 
-    typer.echo(analysis_text(load(runs)), nl=False)
+    _print(analysis_tables(load(runs)), output, out)
 
 
 @app.command("figures")
 def figures_command(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="Folder for the PNG and SVG files.")] = Path("figures"),
-    kinds: Annotated[str | None, typer.Option(help="With commas.", show_default="all")] = None,
+    kinds: Annotated[str, typer.Option(help="Names of `poise list figures`, comma-separated; all by default.")] = "",
 ) -> None:
     """Draw the paper's figures from the records."""
     from poise.report.figures import write_figures
 
-    wanted = [name.strip() for name in kinds.split(",") if name.strip()] if kinds else None
-    drawn = write_figures(runs, out, kinds=wanted)
+    drawn = write_figures(runs, out, only=_names(kinds) or None)
     for note in drawn.notes:
         typer.echo(f"poise: {note}", err=True)
     for file in drawn.files:
@@ -152,7 +163,7 @@ def export_command(
 
 @app.command("resume-info")
 def resume_info(runs: Runs) -> None:
-    """Say of each run what is done, what is open, and how to go on."""
+    """Show each run's progress and the command that resumes it."""
     from poise.evaluate.storage.run_folder import run_folders
     from poise.evaluate.storage.status import status
 
@@ -169,6 +180,24 @@ def resume_info(runs: Runs) -> None:
             typer.echo(f"  damaged, to be computed again: {', '.join(found.damaged)}")
         if found.finished < found.units and found.command:
             typer.echo(f"  resume with: {shlex.join(found.command)}")
+
+
+def _names(text: str) -> list[str]:
+    """Comma-separated names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _print(tables: list[Table], output: str, out: Path | None) -> None:
+    """The tables in the chosen format, to the terminal or into a file."""
+    from poise.report.formats import render
+    from poise.storage import write_atomic
+
+    text = render(tables, output, colour=out is None and sys.stdout.isatty())
+    if out is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+    else:
+        write_atomic(out, text.encode())
+        typer.echo(str(out))
 
 
 def _configurations(

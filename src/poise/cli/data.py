@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from poise.cli.exit_codes import SOME_FAILED
+from poise.cli.listing import datasets, show
+from poise.report.table import Line, Table
 
 if TYPE_CHECKING:
     from poise.data import CheckResult
@@ -17,36 +20,25 @@ app = typer.Typer(no_args_is_help=True, help="Datasets: list them, check what is
 DataFolder = Annotated[
     Path, typer.Option("--data", help="The folder that holds the datasets (CoOp's or TPT's layout).")
 ]
-COLOURS = {"ok": "green", "partial": "yellow", "damaged": "red", "absent": "bright_black"}
 
 
 @app.command("list")
 def list_datasets() -> None:
-    """The catalogue: classes, test images, AugMix under both published protocols, licence."""
-    from poise import data
-
-    rows = [data.row(name) for name in data.names()]
-    typer.echo(f"{'name':<16} {'classes':>7} {'images':>7}  {'augmix':<8} {'title':<22}  licence")
-    for row in rows:
-        # Only ImageNet's shifts differ between TPT's scripts and those of C-TPT and O-TPT.
-        augmix = "c-tpt" if row.augmix != row.augmix_c_tpt else "on" if row.augmix else "off"
-        typer.echo(f"{row.name:<16} {row.classes:>7} {row.images:>7}  {augmix:<8} {row.title:<22}  {row.licence}")
-    typer.echo("\nAlso: folder:/path (a folder per class), wds:/path/{000..012}.tar, hf:org/name:split.")
-    typer.echo("augmix c-tpt: off under TPT's protocol, on under that of C-TPT and O-TPT.")
+    """The catalogue of datasets, as `poise list datasets` shows it."""
+    show(datasets())
 
 
-def show(finding: CheckResult) -> None:
-    """Print one finding: a line of facts, then what is wrong and what to do."""
-    status = typer.style(f"{finding.status:<8}", fg=COLOURS[finding.status])
-    facts = ""
-    if finding.classes:
+def _show(findings: Sequence[CheckResult]) -> None:
+    """Print the state of each dataset, then what is wrong and what to do."""
+    lines, notes = [], []
+    for finding in findings:
         expected = f"/{finding.expected}" if finding.expected is not None else ""
-        facts = f"{finding.images}{expected} images, {finding.classes} classes, order {finding.class_hash}, "
-        facts += f"{finding.layout} layout in {finding.folder}"
-    typer.echo(f"{status} {finding.name:<16} {facts}".rstrip())
-    for line in (*finding.problems, finding.hint):
-        if line:
-            typer.echo(f"{'':<9}{line}")
+        images, classes = f"{finding.images}{expected}", str(finding.classes)
+        facts = (images, classes, finding.class_hash, finding.layout, finding.folder) if finding.classes else [""] * 5
+        lines.append(Line.of(finding.status, finding.name, *facts))
+        notes += [f"{finding.name}: {text}" for text in (*finding.problems, finding.hint) if text]
+    columns = ("Status", "Name", "Images", "Classes", "Order", "Layout", "Folder")
+    show(Table("", columns, tuple(lines), tuple(notes), texts=len(columns)))
 
 
 @app.command()
@@ -62,8 +54,7 @@ def check(
     from poise.data import check_all
 
     findings, fine = check_all(data, names or [], deep=deep)
-    for finding in findings:
-        show(finding)
+    _show(findings)
     if not fine:
         raise typer.Exit(SOME_FAILED)
 
@@ -74,6 +65,6 @@ def get(name: Annotated[str, typer.Argument(help="The dataset.")], data: DataFol
     from poise.data.download import get as fetch
 
     finding = fetch(name, data)
-    show(finding)
+    _show([finding])
     if finding.status != "ok":
         raise typer.Exit(SOME_FAILED)

@@ -1,39 +1,120 @@
-"""`poise list models|methods|datasets`: the names that other commands take."""
+"""`poise list KIND`: the rows of every registry, so that users find the names that other commands take."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from poise.errors import InvalidOptionError
+from poise.report.table import Line, Table
 
-class Kind(StrEnum):
-    """What can be listed."""
 
-    models = "models"
-    methods = "methods"
-    datasets = "datasets"
+def show(table: Table) -> None:
+    """Print a table; on a terminal long texts wrap within its width."""
+    from poise.report.formats import terminal
+
+    on_screen = sys.stdout.isatty()
+    width = {"width": shutil.get_terminal_size().columns} if on_screen else {}
+    typer.echo(terminal([table], colour=on_screen, **width), nl=False)
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], *notes: str) -> Table:
+    return Table("", columns, tuple(Line.of(*map(str, row)) for row in rows), notes, texts=len(columns))
+
+
+def _methods() -> Table:
+    from poise import methods
+
+    rows = [methods.get(name) for name in methods.names()]
+    texts = ((row.name, row.about.description, row.about.citation, row.describe()) for row in rows)
+    return _table(("Name", "Description", "Citation", "Settings"), texts)
+
+
+def _models() -> Table:
+    from poise.backbones import describe_models
+
+    return _table(("Name", "Description"), describe_models())
+
+
+def datasets() -> Table:
+    """The catalogue: classes, test images, AugMix under both published protocols, licence."""
+    from poise import data
+
+    rows = []
+    for name in data.names():
+        row = data.row(name)
+        # Only ImageNet's shifts differ between TPT's scripts and those of C-TPT and O-TPT.
+        augmix = "c-tpt" if row.augmix != row.augmix_c_tpt else "on" if row.augmix else "off"
+        rows.append((row.name, row.heading, row.classes, row.images, augmix, row.title, row.licence))
+    return _table(
+        ("Name", "Heading", "Classes", "Images", "AugMix", "Title", "Licence"), rows,
+        "Also: folder:/path (a folder per class), wds:/path/{000..012}.tar, hf:org/name:split.",
+        "AugMix c-tpt: off under TPT's protocol, on under that of C-TPT and O-TPT.",
+    )  # fmt: skip
+
+
+def _metrics() -> Table:
+    from poise import metrics
+
+    rows = [metrics.get(name) for name in metrics.names()]
+    texts = ((row.name, row.unit, "higher" if row.higher_is_better else "lower", row.about) for row in rows)
+    return _table(("Name", "Unit", "Better", "Description"), texts)
+
+
+def _frameworks() -> Table:
+    from poise.tuning import frameworks
+
+    rows = [frameworks.get(name) for name in frameworks]
+    texts = ((row.name, ", ".join(row.inits), "yes" if row.ordered else "no", row.description) for row in rows)
+    return _table(("Name", "Inits", "Ordered", "Description"), texts)
+
+
+def _inits() -> Table:
+    from poise.inits.kinds import inits
+
+    return _table(("Name", "Description"), ((name, inits.get(name).description) for name in inits))
+
+
+def _objectives() -> Table:
+    from poise.objectives import objectives
+
+    texts = ((name, (objectives.get(name).__doc__ or "").strip().partition("\n")[0]) for name in objectives)
+    return _table(("Name", "Description"), texts)
+
+
+def _figures() -> Table:
+    from poise.report.figures import kinds
+
+    return _table(
+        ("Name", "Title", "Description"), ((name, kinds.get(name).title, kinds.get(name).about) for name in kinds)
+    )
+
+
+def _formats() -> Table:
+    from poise.report.formats import formats
+
+    return _table(("Name", "Description"), ((name, formats.get(name).about) for name in formats))
+
+
+LISTS: dict[str, Callable[[], Table]] = {
+    "models": _models, "methods": _methods, "datasets": datasets, "metrics": _metrics, "frameworks": _frameworks,
+    "inits": _inits, "objectives": _objectives, "figures": _figures, "formats": _formats,
+}  # fmt: skip
+Kind = StrEnum("Kind", list(LISTS))  # type: ignore[misc]
 
 
 def list_names(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    search: Annotated[str, typer.Argument(help="Show only rows that contain this text, in upper or lower case.")] = "",
+    text: Annotated[str, typer.Option("--filter", help="Show only rows that contain this text.")] = "",
 ) -> None:
-    """List the models, methods or datasets that can be named."""
-    if kind is Kind.methods:
-        from poise.methods import DESCRIPTIONS
-
-        rows = list(DESCRIPTIONS.items())
-    elif kind is Kind.models:
-        from poise.backbones import describe_models
-
-        rows = describe_models()
-    else:
-        from poise import data
-
-        rows = [(name, data.row(name).title) for name in data.names()]
-    rows = [row for row in rows if search.lower() in " ".join(row).lower()]
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, text in rows:
-        typer.echo(f"{name:<{width}}  {text}".rstrip())
+    """List what can be named: models, methods, datasets, metrics, frameworks, inits, objectives, figures, formats."""
+    table = LISTS[kind.value]()
+    kept = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
+    if not kept:
+        raise InvalidOptionError(f"None of the {kind.value} contains '{text}'.", hint=f"See `poise list {kind.value}`.")
+    show(Table(table.title, table.columns, kept, table.notes, table.texts))

@@ -1,4 +1,4 @@
-"""The 15 benchmarks, and any class-per-folder tree, webdataset or Hugging Face dataset, as labelled pictures."""
+"""The 15 benchmarks, and any class-per-folder tree, webdataset or Hugging Face dataset, as labelled images."""
 
 from poise.data.catalog import DatasetRow, names, row
 from poise.data.items import ImageSet, Item

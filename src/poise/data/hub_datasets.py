@@ -14,14 +14,14 @@ from poise.errors import InvalidDatasetError, MissingDependencyError
 
 @dataclass(frozen=True, slots=True)
 class HubRow:
-    """A picture in a row of a table; the table is opened once per process."""
+    """An image in a row of a table; the table is opened once per process."""
 
     spec: str
     column: str
     row: int
 
     def load(self) -> Path | bytes:
-        """The encoded picture, or the file that holds it."""
+        """The encoded image, or the file that holds it."""
         cell = open_table(self.spec)[self.row][self.column]
         if cell["bytes"] is not None:
             return bytes(cell["bytes"])
@@ -40,7 +40,7 @@ def parse_spec(spec: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def open_table(spec: str) -> Any:
-    """The table of one split, with its pictures left encoded."""
+    """The table of one split, with its images left encoded."""
     try:
         import datasets
     except ImportError as problem:
@@ -75,13 +75,13 @@ def _column(features: Any, kind: type, spec: str) -> str:
     if len(found) != 1:
         raise InvalidDatasetError(
             f"'hf:{spec}' has {len(found)} columns of type {kind.__name__} ({', '.join(features)}).",
-            hint="Exactly one column of pictures (Image) and one of labels (ClassLabel) is needed.",
+            hint="Exactly one column of images (Image) and one of labels (ClassLabel) is needed.",
         )
     return found[0]
 
 
 def open_hub(spec: str) -> ImageSet:
-    """All rows of one split of a dataset with a picture column and a class-label column."""
+    """All rows of one split of a dataset with an image column and a class-label column."""
     table = open_table(spec)
     import datasets
 

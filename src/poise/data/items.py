@@ -1,4 +1,4 @@
-"""What a dataset is to the rest of poise: class names in label order, and pictures read when they are needed."""
+"""What a dataset is to the rest of poise: class names in label order, and images read when they are needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from poise.storage import hash_names
 
 
 class Stored(Protocol):
-    """A picture inside something larger: a tar shard, a table."""
+    """An image inside something larger: a tar shard, a table."""
 
     def load(self) -> Path | bytes:
-        """The encoded picture, or the file that holds it."""
+        """The encoded image, or the file that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One labelled picture: cheap to hold by the ten thousand, and picklable for loading in other processes."""
+    """One labelled image: cheap to hold by the ten thousand, and picklable for loading in other processes."""
 
     id: str  # the same on every machine: the path within the dataset
     label: int
-    read: str | Stored  # a file's path, or where in a container the picture lies
+    read: str | Stored  # a file's path, or where in a container the image lies
 
     def source(self) -> Path | bytes:
         """What ``poise.images.read_image`` takes."""
@@ -64,7 +64,7 @@ class ImageSet:
     shift: bool = False  # a distribution shift of ImageNet
     reference_accuracy: float | None = None  # published, zero-shot, CLIP ViT-B/16, as a fraction
     split: str = "test"
-    folder: str = ""  # where the pictures were found
+    folder: str = ""  # where the images were found
     layout: str = ""  # which published arrangement was found there
 
     def __len__(self) -> int:
@@ -76,9 +76,9 @@ class ImageSet:
         return hash_names(self.classes)
 
     def subset(self, count: int, seed: int = 0) -> ImageSet:
-        """``count`` pictures in an order that depends on ``seed`` and the ids alone; a smaller subset is its beginning.
+        """``count`` images in an order that depends on ``seed`` and the ids alone; a smaller subset is its beginning.
 
-        Split files list class after class, so the first pictures of a set say nothing about the set.
+        Split files list class after class, so the first images of a set say nothing about the set.
         """
         if count < 1:
             raise InvalidOptionError(f"A subset of {count} images was asked for.", hint="Ask for at least 1.")

@@ -82,7 +82,7 @@ def how_to_get(row: DatasetRow, *, by_hand: bool = False) -> str:
 
 
 def walk_images(folder: Path) -> Iterator[str]:
-    """The picture files below ``folder`` as relative paths with '/', in no order; hidden files are left out."""
+    """The image files below ``folder`` as relative paths with '/', in no order; hidden files are left out."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         inner = Path(place).relative_to(folder).as_posix()
@@ -92,10 +92,10 @@ def walk_images(folder: Path) -> Iterator[str]:
 
 
 def list_images(folder: Path) -> list[str]:
-    """The picture files below ``folder`` as sorted relative paths."""
+    """The image files below ``folder`` as sorted relative paths."""
     return sorted(walk_images(folder))
 
 
 def has_images(row: DatasetRow, root: Path) -> bool:
-    """Whether any place of ``row`` holds a picture; a folder with nothing but a split file does not."""
+    """Whether any place of ``row`` holds an image; a folder with nothing but a split file does not."""
     return any(True for _, folder in found_places(row, root) for _ in walk_images(folder))

@@ -1,6 +1,6 @@
 """Webdataset shards read by offset: ``wds:/path/{000..012}.tar``, or a folder in CLIP_benchmark's layout.
 
-A sample is ``key.jpg`` (or another picture) and ``key.cls`` (its label). Shards are indexed with the standard library;
+A sample is ``key.jpg`` (or another image) and ``key.cls`` (its label). Shards are indexed with the standard library;
 nothing is ever unpacked, so a member's name can't lead anywhere.
 """
 
@@ -17,7 +17,7 @@ from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item, Slice
 from poise.errors import InvalidDatasetError
 
-PICTURES = frozenset(("jpg", "jpeg", "png", "webp"))
+SUFFIXES = frozenset(("jpg", "jpeg", "png", "webp"))
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -69,8 +69,8 @@ def find_shards(pattern: str) -> list[Path]:
 
 
 def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
-    """Key, label and place of every picture of a shard, in its order."""
-    pictures: dict[str, Slice] = {}
+    """Key, label and place of every image of a shard, in its order."""
+    images: dict[str, Slice] = {}
     labels: dict[str, int] = {}
     try:
         with tarfile.open(shard, "r:") as tar:
@@ -79,21 +79,21 @@ def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
                 if not member.isreg() or not key:
                     continue
                 place = Slice(str(shard), member.offset_data, member.size)
-                if kind.lower() in PICTURES:
-                    pictures[key] = place
+                if kind.lower() in SUFFIXES:
+                    images[key] = place
                 elif kind == "cls":
                     labels[key] = _label(place, key)
     except (tarfile.TarError, OSError) as problem:
         raise InvalidDatasetError(
             f"The shard '{shard}' can't be read: {problem}.", hint="Shards are uncompressed .tar files."
         ) from problem
-    bare = sorted(pictures.keys() ^ labels.keys())
+    bare = sorted(images.keys() ^ labels.keys())
     if bare:
         raise InvalidDatasetError(
-            f"The shard '{shard}' has {len(bare)} samples without a picture or without a label, e.g. '{bare[0]}'.",
+            f"The shard '{shard}' has {len(bare)} samples without an image or without a label, e.g. '{bare[0]}'.",
             hint="A sample is key.jpg (or .png, .webp) and key.cls.",
         )
-    yield from ((key, labels[key], place) for key, place in pictures.items())
+    yield from ((key, labels[key], place) for key, place in images.items())
 
 
 def _label(place: Slice, key: str) -> int:

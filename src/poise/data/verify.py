@@ -34,7 +34,7 @@ class CheckResult:
 
 
 def check(name: str, root: str | Path | None = None, *, deep: bool = False, sample: int = 16) -> CheckResult:
-    """Look at one dataset; ``deep`` decodes every picture, otherwise ``sample`` of them spread over the set."""
+    """Look at one dataset; ``deep`` decodes every image, otherwise ``sample`` of them spread over the set."""
     known = ROWS.get(name)
     try:
         found = open_dataset(name, root)
@@ -70,7 +70,7 @@ def _several(one: str, many: str, what: str, items: Sequence[Item]) -> str:
 
 
 def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
-    """Pictures that can't be decoded, among ``sample`` of the items or all of them."""
+    """Images that can't be decoded, among ``sample`` of the items or all of them."""
     from poise.images import read_image
 
     chosen = items if sample is None else items[:: max(1, len(items) // max(1, sample))]
@@ -88,15 +88,15 @@ def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
 def misplaced(known: DatasetRow, found: ImageSet) -> list[str]:
     """Images whose path names another class than their label does."""
 
-    def told(item: Item) -> str:
+    def class_in_path(item: Item) -> str:
         path = PurePosixPath(item.id)
-        if known.told_by == "folder":
+        if known.class_encoded_in == "folder":
             return known.edit(str(path.parent))
         return known.edit(path.stem.rpartition("_")[0])
 
-    if not known.told_by:
+    if not known.class_encoded_in:
         return []
-    wrong = [item for item in found.items if told(item) != tidy(found.classes[item.label])]
+    wrong = [item for item in found.items if class_in_path(item) != tidy(found.classes[item.label])]
     return [_several("image has", "images have", "a label that its path contradicts", wrong)] if wrong else []
 
 

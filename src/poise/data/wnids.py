@@ -6,7 +6,6 @@ order (0, 1, 10, 100, ...) can't shift the labels. WordNet ids are timm's, names
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from functools import cache
@@ -20,33 +19,24 @@ from poise.data.locations import absent, found_places, how_to_get, list_images
 from poise.errors import InvalidDatasetError, MissingDependencyError
 
 
-def _inside(package: str, *parts: str) -> str:
-    """A text file of an installed package. Importing timm or open_clip for a list of names would take seconds."""
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise MissingDependencyError.of("ImageNet's class list", package, "data")
-    path = Path(found.submodule_search_locations[0], *parts)
-    if not path.is_file():
-        raise InvalidDatasetError(
-            f"The installed {package} has no class list '{path.name}'.", hint=f"Update {package}."
-        )
-    return path.read_text(encoding="utf-8")
-
-
 @cache
 def wordnet_ids(subset: str = "imagenet") -> tuple[str, ...]:
     """The list ``subset`` of timm ("imagenet", "imagenet_a", "imagenet_r"), in label order."""
-    return tuple(_inside("timm", "data", "_info", f"{subset}_synsets.txt").split())
+    # timm's public ImageNetInfo has no lists for ImageNet-A and ImageNet-R, so its data files are read where they lie.
+    found = find_spec("timm")
+    if found is None or not found.submodule_search_locations:
+        raise MissingDependencyError.of("ImageNet's class list", "timm", "data")
+    path = Path(found.submodule_search_locations[0], "data", "_info", f"{subset}_synsets.txt")
+    if not path.is_file():
+        raise InvalidDatasetError(f"The installed timm has no class list '{path.name}'.", hint="Update timm.")
+    return tuple(path.read_text(encoding="utf-8").split())
 
 
 @cache
 def _clip_names() -> dict[str, str]:
-    for node in ast.parse(_inside("open_clip", "zero_shot_metadata.py")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES":
-            return dict(zip(wordnet_ids(), ast.literal_eval(node.value), strict=True))
-    raise InvalidDatasetError(
-        "The installed open_clip has no list IMAGENET_CLASSNAMES.", hint="Update open_clip_torch."
-    )
+    from open_clip import IMAGENET_CLASSNAMES  # here, because the import takes seconds
+
+    return dict(zip(wordnet_ids(), IMAGENET_CLASSNAMES, strict=True))
 
 
 def imagenet_names(subset: str = "imagenet") -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Objectives are differentiated with respect to the features; a pullback carries that cotangent on to the prompt.
 This cut is what makes the rest simple: memory is bounded by recomputing one class chunk at a time, and images that
-share their starting prompt share its text features and the graph behind them.
+share their initial prompt share its text features and the graph behind them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from poise.types import ClassTokens, DualEncoder, Prompt
+from poise.types import ClassTokens, DualEncoder, FastTextPullback, Prompt
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _GRAPHLESS = 8  # times as many where no graph is kept: about 20 KB a token
 
 @dataclass(frozen=True)
 class _Pull:
-    """Cotangents [B, c, D] of some classes' features -> each part's gradients [B, ...] at the starting prompt."""
+    """Cotangents [B, c, D] of some classes' features -> each part's gradients [B, ...] at the shared init."""
 
     products: Callable[[Tensor], dict[str, Tensor]]
     share: int  # how many times TOKENS_PER_PASS tokens may go through it together
@@ -45,44 +45,45 @@ class ClassTexts:
         self,
         encoder: DualEncoder,
         classes: ClassTokens,
-        start: Prompt,
+        init: Prompt,
         *,
         tokens_per_pass: int = 0,
     ) -> None:
         self.encoder = encoder
         self.classes = classes
-        self.start = start.map(lambda tensor: tensor.detach())
+        self.init = init.map(lambda tensor: tensor.detach())
+        self._fast_encoder = encoder if isinstance(encoder, FastTextPullback) else None
         self._tokens = tokens_per_pass or TOKENS_PER_PASS
         # Tokens of one class beyond the shared prefix, on average: classes are packed by length.
         self._own_tokens = max(1, math.ceil(classes.lengths.double().mean().item()) - classes.shared)
         self._pieces: dict[tuple[int, int], ClassTokens] = {}
-        self._start_features: Tensor | None = None
-        self._start_pull: _Pull | None = None
+        self._init_features: Tensor | None = None
+        self._init_pull: _Pull | None = None
 
     def features(self, prompt: Prompt) -> Tensor:
         """[B, C, D] in float32 or wider, without a graph."""
         return self._shrinking(lambda: self._features(prompt))
 
     def init_features(self) -> Tensor:
-        """[1, C, D] under the starting prompt, computed once."""
-        if self._start_features is None:
-            self._start_features = self.features(self.start)
-        return self._start_features
+        """[1, C, D] under the init, computed once."""
+        if self._init_features is None:
+            self._init_features = self.features(self.init)
+        return self._init_features
 
     def pullback(self, prompt: Prompt, cotangent: Tensor) -> Prompt:
-        """Gradients [B, ...] of sum(features · cotangent) for each image's prompt.
+        """Gradients [B, ...] of sum(features · cotangent) for B prompts and cotangents [B, C, D]."""
+        return self._scaled(cotangent, lambda unit: self._own_pullback(prompt, unit))
 
-        ``cotangent`` is [B, C, D]. `start` serves all of them: one graph, B products. Any other prompt has B contexts.
-        """
+    def pullback_to_init(self, cotangent: Tensor) -> Prompt:
+        """The same where all B images are at the init: one graph serves them all, with B products."""
+        return self._scaled(cotangent, self._shared_pullback)
+
+    def _scaled(self, cotangent: Tensor, pullback: Callable[[Tensor], Prompt]) -> Prompt:
         # A vector-Jacobian product is linear, so each image's cotangent is brought to size 1 first: half precision
         # neither overflows nor underflows, and no loss scale has to be guessed.
         size = cotangent.abs().amax((1, 2), keepdim=True)
         size = torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
-        unit = cotangent / size
-        if prompt is self.start:
-            gradient = self._shrinking(lambda: self._shared_pullback(unit))
-        else:
-            gradient = self._shrinking(lambda: self._own_pullback(prompt, unit))
+        gradient = self._shrinking(lambda: pullback(cotangent / size))
         return gradient.map(lambda part: part * size.reshape(-1, *[1] * (part.ndim - 1)))
 
     def with_pullback(self, prompt: Prompt) -> tuple[Tensor, Callable[[Tensor], Prompt]]:
@@ -99,7 +100,7 @@ class ClassTexts:
         return ((first, min(first + step, count)) for first in range(0, count, step))
 
     def _piece(self, first: int, last: int) -> ClassTokens:
-        """The classes first..last-1; kept, because encoders remember how a label set is laid out."""
+        """The classes first..last-1; kept, because encoders remember how an object of classes is laid out."""
         if (first, last) not in self._pieces:
             whole = (first, last) == (0, len(self.classes))
             self._pieces[first, last] = self.classes if whole else self.classes.rows(first, last)
@@ -113,36 +114,34 @@ class ClassTexts:
         ], dim=1)  # fmt: skip
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:
-        """All images' products with the one Jacobian at the starting prompt."""
+        """All images' products with the one Jacobian at the init."""
         spans = list(self._chunks(1))
         total: Prompt | None = None
         for first, last in spans:
-            pull = self._start_pull if len(spans) == 1 and self._start_pull is not None else self._pull(first, last)
+            pull = self._init_pull if len(spans) == 1 and self._init_pull is not None else self._pull(first, last)
             if len(spans) == 1:
-                self._start_pull = pull
+                self._init_pull = pull
             own, tokens = cotangent[:, first:last], self._tokens * pull.share
             group = max(1, tokens // ((last - first) * self._own_tokens))
             pulled = [pull(own[at : at + group]) for at in range(0, len(own), group)]
             gradient = Prompt(**{name: torch.cat([part[name] for part in pulled]) for name in pulled[0]})
-            total = _placed(gradient, total, self.start, first, last)
+            total = _placed(gradient, total, self.init, first, last)
         assert total is not None
         return total
 
     def _pull(self, first: int, last: int) -> _Pull:
         """The products for the classes first..last-1: the encoder's own way, or through autograd's graph."""
-        fast = self._fast(self.start, first, last)
+        fast = self._fast(self.init, first, last)
         if fast is not None:
             return _Pull(lambda cotangent: {"context": fast(cotangent)}, share=_GRAPHLESS)
-        leaf, features = self._graph(self.start, first, last)
+        leaf, features = self._graph(self.init, first, last)
         return _Pull(lambda cotangent: self._products(leaf, features, cotangent), share=1)
 
     def _fast(self, prompt: Prompt, first: int, last: int) -> Callable[[Tensor], Tensor] | None:
         """The encoder's own way from cotangents to gradients of the context, if it has one."""
-        make = getattr(self.encoder, "pullback_at", None)
-        found: Callable[[Tensor], Tensor] | None = None
-        if make is not None:
-            found = make(self._piece(first, last), _rows(prompt, first, last))
-        return found
+        if self._fast_encoder is None:
+            return None
+        return self._fast_encoder.pullback_at(self._piece(first, last), _rows(prompt, first, last))
 
     @staticmethod
     def _products(leaf: Prompt, features: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
@@ -177,7 +176,7 @@ class ClassTexts:
                 if self._tokens <= 1:
                     raise
                 self._tokens //= 2
-                self._start_pull = None
+                self._init_pull = None
                 if self.encoder.device.type == "cuda":
                     torch.cuda.empty_cache()
                 _log.warning("out of memory: going on with at most %d text tokens at a time", self._tokens)

@@ -76,8 +76,8 @@ class Coupled:
         with torch.enable_grad():
             layers = leaf.image_layers()
         names = leaf.parts()
-        slopes = torch.autograd.grad(layers, list(names.values()), image.to(layers.dtype), materialize_grads=True)
-        gradient = dict(zip(names, slopes, strict=True))
+        found = torch.autograd.grad(layers, list(names.values()), image.to(layers.dtype), materialize_grads=True)
+        gradient = dict(zip(names, found, strict=True))
         gradient["context"] = gradient["context"] + text.context
         if text.text_layers is not None:
             gradient["deep"] = gradient["deep"] + text.text_layers

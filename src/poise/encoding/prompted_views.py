@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from poise.backbones.vision.prompted import PromptedViT
 from poise.errors import InvalidOptionError
-from poise.types import DualEncoder
+from poise.types import DualEncoder, ImagePrompts, PromptedImageTower
 
 VIEWS_PER_PASS = 16  # with a graph; a ViT-B/16 holds about 0.15 GB a view in single precision
 
@@ -20,7 +19,7 @@ class PromptedViews:
     """Unit features [B, V, D] of views under image prompts [B or 1, 1 + J, M, W]."""
 
     def __init__(self, encoder: DualEncoder, *, tokens_of: int = 0, views_per_pass: int = 0) -> None:
-        """``tokens_of``: also give the token states after so many first blocks."""
+        """``tokens_of``: also give the token states that so many first blocks read."""
         self.encoder = encoder
         self.tokens_of = tokens_of
         self._together = views_per_pass or VIEWS_PER_PASS
@@ -46,11 +45,11 @@ class PromptedViews:
             with torch.enable_grad():
                 features, tokens = self._run(views, leaf, rows)
                 own = size[rows[:, 0]]
-                outputs, slopes = [features], [cotangent[at : at + self._together] / own[:, None]]
+                outputs, cotangents = [features], [cotangent[at : at + self._together] / own[:, None]]
                 if token_cotangent is not None:
                     outputs.append(tokens)
-                    slopes.append(token_cotangent[at : at + self._together] / own[:, None, None, None])
-                (gradient,) = torch.autograd.grad(outputs, leaf, slopes)
+                    cotangents.append(token_cotangent[at : at + self._together] / own[:, None, None, None])
+                (gradient,) = torch.autograd.grad(outputs, leaf, cotangents)
             total = total + gradient
         return total * size[:, None, None, None]
 
@@ -77,10 +76,10 @@ def pairs(mask: Tensor) -> Tensor:
     return mask.nonzero().cpu()
 
 
-def image_tower(encoder: DualEncoder) -> PromptedViT:
+def image_tower(encoder: DualEncoder) -> PromptedImageTower:
     """The encoder's image tower where it takes prompts, or an error."""
-    tower = getattr(getattr(encoder, "image_side", None), "prompted", None)
-    if not isinstance(tower, PromptedViT):
+    tower = encoder.prompted_tower if isinstance(encoder, ImagePrompts) else None
+    if tower is None:
         raise InvalidOptionError(
             f"The image tower of {encoder.name} takes no prompts.", hint="Use a model with open_clip's ViT image tower."
         )

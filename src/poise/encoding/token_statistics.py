@@ -17,7 +17,10 @@ LAYERS = 2  # as published: layers 0 and 1
 def token_statistics(
     encoder: DualEncoder, coupled: Coupled, pictures: Iterable[Tensor], *, layers: int = LAYERS
 ) -> dict[str, Tensor]:
-    """Mean and variance [layers, T, W] of every token over plain views, which come in batches [n, 3, S, S]."""
+    """Mean and variance [layers, T, W] of every token over plain views, which come in batches [n, 3, S, S].
+
+    The states are those of `PromptedViews`: what a layer's block reads, with that layer's prompts in place.
+    """
     views, prompts = PromptedViews(encoder, tokens_of=layers), coupled.image_layers()
     total = square = shift = None
     count = 0

@@ -8,19 +8,14 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.storage import slug
 
 ALL_METHODS = "all"
-CHOICES = {
-    "view_engine": ("auto", "pil", "batched"),
-    "augmix": ("auto", "c-tpt", "on", "off"),
-    "framework": ("tpt", "dynaprompt", "ensemble"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +34,8 @@ class RunConfig:
     view_engine: str = "auto"  # auto = batched on CUDA, Pillow elsewhere
     augmix: str = "auto"  # auto = the dataset's own (TPT's protocol); c-tpt = also on for ImageNet's shifts
     template: str = ""  # "" = the dataset's own
-    framework: str = "tpt"  # tpt = one prompt per image, reset for each; see poise.tuning.make_tuner for the others
-    framework_options: dict[str, Any] = field(default_factory=dict)  # fields of poise.tuning.Options
+    framework: str = "tpt"  # tpt = one prompt per image, reset for each; `poise list frameworks` shows the others
+    framework_options: dict[str, Any] = field(default_factory=dict)  # such as size, variant, temperature
     init: str = "template"  # where tuning starts: template, fpp, or the file of a fitted prompt
     batch_size: int = 0  # images computed together; 0 = by device
     chunk: int = 128  # images per file: what a killed run loses at most
@@ -77,15 +72,46 @@ class Settings:
 
 
 def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
-    """Both halves of a run from one flat mapping, as a TOML file or the command line gives it."""
-    config_keys, settings_keys = _names(RunConfig), _names(Settings)
-    for key in values:
-        if key not in config_keys | settings_keys:
-            raise UnknownNameError.of("configuration key", key, config_keys | settings_keys)
-    config = RunConfig(**{key: _coerce(RunConfig, key, value) for key, value in values.items() if key in config_keys})
-    settings = Settings(**{key: _coerce(Settings, key, value) for key, value in values.items() if key in settings_keys})
+    """Both halves of a run from one flat mapping, as a TOML file or the command line gives it.
+
+    The key ``temperature``, a number or the JSON file that `poise fit temperature` wrote, is short for
+    ``framework_options.temperature``.
+    """
+    config_types, settings_types = get_type_hints(RunConfig), get_type_hints(Settings)
+    given = dict(values)
+    temperature = given.pop("temperature", None)
+    for key in given:
+        if key not in {**config_types, **settings_types}:
+            raise UnknownNameError.of("configuration key", key, [*config_types, *settings_types, "temperature"])
+    typed = {key: _coerce(key, value, config_types.get(key) or settings_types[key]) for key, value in given.items()}
+    config = RunConfig(**{key: value for key, value in typed.items() if key in config_types})
+    if temperature is not None:
+        number = _temperature(temperature, config.model)
+        config = replace(config, framework_options={**config.framework_options, "temperature": number})
     check(config)
-    return config, settings
+    return config, Settings(**{key: value for key, value in typed.items() if key in settings_types})
+
+
+def _temperature(given: Any, model: str) -> float:
+    """The number itself, or the one in a file of `poise fit temperature` that was fitted for the same model."""
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        pass
+    try:
+        facts = json.loads(Path(str(given)).read_text("utf-8"))
+        number, fitted = float(facts["temperature"]), str(facts["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InvalidOptionError(
+            f"'temperature' is {given!r}.",
+            hint="Give a number above 0, or the JSON file that `poise fit temperature` wrote.",
+        ) from None
+    if fitted != model:
+        raise InvalidOptionError(
+            f"The temperature in '{given}' was fitted for the model '{fitted}', and this run has '{model}'.",
+            hint="Fit one for this model with `poise fit temperature`.",
+        )
+    return number
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
@@ -134,10 +160,10 @@ def _toml(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise InvalidOptionError(f"'{path}' is a folder.", hint="Give one of the TOML files in it.")
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return dict(_plain(tomllib.loads(path.read_text("utf-8"))))
     except FileNotFoundError:
         raise InvalidOptionError(f"There is no configuration file '{path}'.", hint="Give a TOML file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {problem}.") from None
 
 
@@ -151,22 +177,49 @@ def _entries(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
 
 def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """``values`` with ``key=value`` texts applied; a dot goes into a table: ``options.kld+cats.lr=0.003``."""
-    result = json.loads(json.dumps(values))
+    result = dict(_plain(values))
     for text in assignments:
         key, equals, value = text.partition("=")
-        if not equals or not key:
+        if not equals or not key.strip():
             raise InvalidOptionError(f"'{text}' is not an assignment.", hint="Write key=value, for example views=32.")
-        *tables, last = key.strip().split(".", 2) if key.startswith("options.") else [key.strip()]
+        *tables, last = _path(key.strip())
         place = result
         for table in tables:
             place = place.setdefault(table, {})
+            if not isinstance(place, dict):
+                raise InvalidOptionError(f"'{text}' goes into '{table}', which is {place!r}.", hint="Make it a table.")
         place[last] = _parse(value.strip())
-    return dict(result)
+    return result
+
+
+def _path(key: str) -> list[str]:
+    """The parts of a key with dots; a method's name may have dots of its own, its options have none."""
+    first, _, rest = key.partition(".")
+    if not rest:
+        return [key]
+    types = {**get_type_hints(RunConfig), **get_type_hints(Settings)}
+    if first not in types:
+        raise UnknownNameError.of("configuration key", first, types)
+    if get_origin(types[first]) is not dict:
+        tables = ", ".join(name for name, kind in types.items() if get_origin(kind) is dict)
+        raise InvalidOptionError(f"'{key}' goes into '{first}', which is no table.", hint=f"Tables: {tables}.")
+    return [first, *rest.rsplit(".", 1)] if first == "options" else [first, rest]
+
+
+def choices() -> dict[str, list[str]]:
+    """What may be chosen, for the keys that name one of several."""
+    from poise.tuning import frameworks
+
+    return {
+        "view_engine": ["auto", "pil", "batched"],
+        "augmix": ["auto", "c-tpt", "on", "off"],
+        "framework": frameworks.names(),
+    }
 
 
 def check(config: RunConfig) -> None:
     """Refuse values that no run can have. Names of models, data and methods are checked where they are used."""
-    for name, accepted in CHOICES.items():
+    for name, accepted in choices().items():
         given = getattr(config, name)
         if given not in accepted:
             near = difflib.get_close_matches(given, accepted, n=1)
@@ -183,6 +236,9 @@ def check(config: RunConfig) -> None:
             raise InvalidOptionError(f"'{name}' is empty.", hint=f"Give at least one (--{flag}).")
         if len(set(given)) != len(given):
             raise InvalidOptionError(f"'{name}' names something twice: {', '.join(map(str, given))}.")
+    for name, options in config.options.items():
+        if not isinstance(options, dict):
+            raise InvalidOptionError(f"'options.{name}' is {options!r}.", hint=f"Write options.{name}.lr=0.003, say.")
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -197,27 +253,17 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
     return found
 
 
-def adopt(config: RunConfig, stored: Mapping[str, Any]) -> RunConfig:
-    """``config`` with its open ("auto") choices taken from a stored run, so that a resumed run repeats them."""
-    return replace(config, batch_size=config.batch_size or int(stored.get("batch_size", 0)))
-
-
-def _names(kind: type) -> set[str]:
-    return {entry.name for entry in fields(kind)}
-
-
-def _coerce(kind: type, key: str, value: Any) -> Any:
+def _coerce(key: str, value: Any, wanted: Any) -> Any:
     """``value`` as the type of the field, or a refusal that names the field."""
-    wanted = {entry.name: str(entry.type) for entry in fields(kind)}[key]
-    if wanted.startswith("tuple"):
-        return _tuple(key, value, int if "int" in wanted else str)
-    if wanted == "int" and value in ("auto", "all"):
+    if get_origin(wanted) is tuple:
+        return _tuple(key, value, get_args(wanted)[0])
+    kind = get_origin(wanted) or wanted
+    if kind is int and value in ("auto", "all"):
         return 0
-    if wanted == "int" and isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+    if kind is int and isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
-    python_type: type = {"str": str, "int": int}.get(wanted, dict)
-    if not isinstance(value, python_type) or (python_type is int and isinstance(value, bool)):
-        raise InvalidOptionError(f"'{key}' is {value!r}.", hint=f"It must be of type {wanted}.")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise InvalidOptionError(f"'{key}' is {value!r}.", hint=f"It must be of type {kind.__name__}.")
     return value
 
 
@@ -234,14 +280,19 @@ def _tuple(key: str, value: Any, kind: type) -> tuple[Any, ...]:
 def _parse(text: str) -> Any:
     """A value as TOML reads it; what TOML can't read is a plain text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return _plain(tomllib.loads(f"value = {text}")["value"])
+    except (tomllib.TOMLDecodeError, InvalidOptionError, RecursionError):
         return text
 
 
 def _plain(values: Any) -> Any:
     """The value as JSON would give it back, so that stored and fresh configurations compare equal."""
-    return json.loads(json.dumps(values))
+    try:
+        return json.loads(json.dumps(values))
+    except (TypeError, ValueError, RecursionError) as problem:  # TOML has dates; tables can be nested without end
+        raise InvalidOptionError(
+            f"A value of the configuration can't be stored: {problem}.", hint="Give numbers, texts, lists and tables."
+        ) from None
 
 
 def _short(value: Any) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import poise.data
 from poise import backbones, methods
 from poise.data import ImageSet
-from poise.errors import ModelNotFoundError, UnknownNameError
+from poise.errors import ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inference.limits import default_batch_size
-from poise.inits import fpp
+from poise.inits.kinds import check_template, init_file
 from poise.methods import Method
-from poise.tuning import Options
-from poise.tuning.frameworks import KINDS
+from poise.prompts.files import load
+from poise.tuning import frameworks
 from poise.views import DEFAULT_ENGINE
 
 
@@ -52,19 +52,24 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
 
 def check_init(config: RunConfig) -> None:
     """Refuse an init or a framework's option that can't be, before any data is read."""
-    known = {option.name for option in fields(Options)}
-    for name in config.framework_options:
-        if name not in known:
-            raise UnknownNameError.of("framework option", name, known)
-    kind, _, path = config.init.partition(":")
-    file = Path(path if kind in KINDS and path else config.init)
-    if config.init not in ("template", *fpp.PUBLISHED) and not file.is_file():
+    frameworks.get(config.framework).parse(config.framework_options)
+    check_template(config.init, config.template)
+    file = init_file(config.init)
+    if file is not None and not Path(file).is_file():
         raise ModelNotFoundError(
-            f"The init '{config.init}' is not a file.",
-            hint="Give 'template', 'fpp', 'fpp-shift', or a prompt that `poise fit` or `poise convert` wrote.",
+            f"The init '{config.init}' is no file.",
+            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
         )
+
+
+def init_kind(config: RunConfig) -> str:
+    """Return the kind of prompt that tuning starts from, as the init's name or its file says."""
+    file = init_file(config.init)
+    if file is None:
+        return config.init
+    return config.init.partition(":")[0] if file != config.init else load(file).facts.kind
 
 
 def is_ordered(config: RunConfig) -> bool:
     """Whether answers depend on the images before: such a stream is one unit, and never split."""
-    return config.framework == "dynaprompt"
+    return frameworks.get(config.framework).ordered

@@ -7,19 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from poise.data import ImageSet
 from poise.errors import InvalidOptionError
 from poise.evaluate import text_features as features
-from poise.evaluate.config import RunConfig, Settings, adopt
+from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import Engine, Watch, engines
 from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
-from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_set, resolve
+from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
 from poise.evaluate.sanity import plausibility
 from poise.evaluate.storage.header import header
 from poise.evaluate.storage.run_folder import RunFolder
-from poise.evaluate.units import Unit, choose, plan
+from poise.evaluate.units import Plan, Unit, choose
 from poise.evaluate.worker import Finished, Job
 from poise.storage import slug, write_atomic
 
@@ -65,24 +66,30 @@ def run(
     check_init(config)
     make_engine = engines.get(settings.engine)
     with RunFolder(settings.out, config.run_id) as folder:
-        stored = folder.header()
-        resolved = resolve(adopt(config, stored["config"]) if stored else config)
-        # Resolving changes the hash; header and rows carry the folder's name all the same.
-        resolved = replace(resolved, name=str(stored["run"]) if stored else config.run_id)
+        resolved = _resolved(config, folder.header())
         sets = _open_sets(resolved, settings.data)
         chosen = {name: _choose(images, resolved.limit) for name, images in sets.items()}
-        folder.settle(header(resolved, make_methods(resolved), sets, chosen), allow_changes=allow_changes)
-        chunk = 0 if is_ordered(resolved) else resolved.chunk
+        head = header(resolved, make_methods(resolved), sets, chosen)
+        folder.begin(head, allow_changes=allow_changes)
+        plan = Plan.of(head)
         units = [
             unit
             for name, images in sets.items()
-            for unit in plan(name, slug(images.name), chosen[name], resolved.seeds, chunk)
+            for unit in plan.units(name, slug(images.name), chosen[name], [item.id for item in images.items])
         ]
         attempt = _Attempt(folder, sets, units, len(resolved.methods))
         attempt.warn = warn
         job = Job(resolved, settings.data, settings.workers, settings.actors)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
+
+
+def _resolved(config: RunConfig, stored: Mapping[str, Any] | None) -> RunConfig:
+    """The configuration on this machine; a run that was begun keeps the batch size that was chosen for it."""
+    begun = stored["config"] if stored else {}
+    resolved = resolve(replace(config, batch_size=config.batch_size or int(begun.get("batch_size", 0))))
+    # Resolving changes the hash; header and rows carry the folder's name all the same.
+    return replace(resolved, name=str(stored["run"]) if stored else config.run_id)
 
 
 class _Attempt:

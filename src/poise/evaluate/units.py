@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,37 @@ def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
     return ordered[:limit] if limit > 0 else ordered
 
 
-def plan(dataset: str, folder: str, items: Sequence[int], seeds: Sequence[int], chunk: int) -> list[Unit]:
-    """The units of one dataset, seed by seed. A chunk of 0 keeps each seed's stream whole (ordered methods)."""
-    width = chunk or max(1, len(items))
-    return [
-        Unit(dataset, folder, seed, index, tuple(items[start : start + width]))
-        for seed in seeds
-        for index, start in enumerate(range(0, len(items), width))
-    ]
+def stream(ids: Sequence[str], items: Sequence[int], seed: int) -> list[int]:
+    """``items`` in the order in which an ordered framework sees them under ``seed``: sorted by a hash of seed and id.
+
+    The published loaders shuffle by seed. The order depends on the seed and the images' ids alone.
+
+    >>> stream(["a", "b", "c", "d"], range(4), 1) != stream(["a", "b", "c", "d"], range(4), 2)
+    True
+    """
+    return sorted(items, key=lambda item: hashlib.blake2b(f"{seed} {ids[item]}".encode(), digest_size=8).digest())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run's images are cut into units. It is stored with the run, so that whoever counts units counts alike."""
+
+    seeds: tuple[int, ...]
+    chunk: int
+    ordered: bool = False  # answers depend on the images before: each seed's images are one unit, in its own order
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Plan:
+        """The plan of a stored run."""
+        config = header["config"]
+        return cls(tuple(config["seeds"]), int(config["chunk"]), bool(header.get("ordered", False)))
+
+    def units(self, dataset: str, folder: str, items: Sequence[int], ids: Sequence[str] | None = None) -> list[Unit]:
+        """The units of one dataset, seed by seed; ``ids`` are those of all its images, needed where order matters."""
+        width = max(1, len(items)) if self.ordered else self.chunk
+        found = []
+        for seed in self.seeds:
+            own = stream(ids, items, seed) if self.ordered and ids is not None else items
+            parts = [tuple(own[start : start + width]) for start in range(0, len(own), width)]
+            found += [Unit(dataset, folder, seed, index, part) for index, part in enumerate(parts)]
+        return found

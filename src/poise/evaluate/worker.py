@@ -19,7 +19,7 @@ from poise.evaluate.units import Unit
 from poise.inference.answers import Prediction
 from poise.inference.limits import Limits
 from poise.inference.predictor import Group, Predictor, Watch
-from poise.tuning import AnyTuner, Options, make_tuner
+from poise.tuning import AnyTuner, make_tuner
 from poise.types import ClassTokens
 from poise.views import ViewRecipe
 
@@ -120,7 +120,7 @@ class Worker:
                 make_methods(self.config, shift=self._images(dataset).shift),
                 framework=self.config.framework,
                 init=self.config.init,
-                options=Options(**self.config.framework_options),
+                options=self.config.framework_options,
             )
             self._tuner = key, tuner
         return self._tuner[1]

@@ -16,7 +16,7 @@ from poise.inference.answers import Answer, Prediction
 from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor
 from poise.inference.results import Details, Failure, Result
-from poise.inits import fpp
+from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.tuning import AnyTuner, Tuner, make_tuner
@@ -123,7 +123,8 @@ class Classifier(Generic[R]):
         self.labels = check_labels(labels)
         self.methods = find_methods(method)
         self._several = not isinstance(method, str | Method)
-        self._check_template(template, init)
+        if not isinstance(init, Prompt):
+            check_template(str(init), template)
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         self.recipe = ViewRecipe(views, seed, augmix)
         tuner = self._make_tuner(template, context, init, on_long_label)
@@ -200,13 +201,6 @@ class Classifier(Generic[R]):
             f"method {names}, on {self.encoder.device})"
         )
 
-    def _check_template(self, template: str | None, init: str | Path | Prompt) -> None:
-        if template is not None and not isinstance(init, Prompt) and init not in ("template", *fpp.PUBLISHED):
-            raise InvalidOptionError(
-                f"template={template!r} was given together with init='{init}', which has a template of its own.",
-                hint="Leave one of them out.",
-            )
-
     def _make_tuner(
         self, template: str | None, context: str, init: str | Path | Prompt, on_long_label: str
     ) -> AnyTuner:
@@ -220,7 +214,7 @@ class Classifier(Generic[R]):
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
     def _tunes(self) -> bool:
-        return any(method.steps > 0 and method.loss for method in self.methods)
+        return any(method.tunes for method in self.methods)
 
     def _results(self, found: Prediction, details: bool) -> Answers:
         return {name: self._result(found, name, answer, details) for name, answer in found.answers.items()}

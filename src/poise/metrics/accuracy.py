@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.metrics.checks import Bools, checked_count, checked_probs
-
-
-def in_top(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> Bools:
-    """[N]: is the label among the ``k`` most probable classes? Of tied classes the first counts as more probable.
-
-    With k classes or fewer every label is, so the answer is always true.
-    """
-    k = checked_count("k", k)
-    table, truth = checked_probs(probs, labels)
-    own = np.take_along_axis(table, truth[:, None], axis=1)  # [N, 1]
-    earlier = np.arange(table.shape[1]) < truth[:, None]  # [N, C]
-    rank = (table > own).sum(1) + ((table == own) & earlier).sum(1)
-    return np.asarray(rank < k)
+from poise.metrics.checks import in_top, known
+from poise.metrics.rows import Metric, mean_of, register
 
 
 def top_k(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> float:
@@ -33,3 +20,17 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     0.6666666666666666
     """
     return top_k(probs, labels, 1)
+
+
+register(Metric(
+    name="accuracy", title="Acc.", about="Share of images whose most probable class is right.",
+    higher_is_better=True,
+    value=lambda sample: float(sample.correct.mean()),
+    weighted=lambda sample: mean_of(sample.correct),
+))  # fmt: skip
+register(Metric(
+    name="top5", title="Top-5", about="Share of images whose class is among the five most probable.",
+    needs="top5", higher_is_better=True,
+    value=lambda sample: float(known(sample.top5).mean()),
+    weighted=lambda sample: mean_of(known(sample.top5)),
+))  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from poise.errors import InvalidOptionError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Part = TypeVar("Part", NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_])
 
 SUM_TOLERANCE = 5e-3  # rows computed in half precision still pass; logits and scores do not
 
@@ -37,7 +38,7 @@ def checked_probs(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
     truth = _integers(labels)
     if truth.shape != (len(table),):
         raise InvalidOptionError(
-            f"{truth.size} labels were given for {len(table)} images.", hint="Give one label an image."
+            f"{truth.size} labels were given for {len(table)} images.", hint="Give one label per image."
         )
     if truth.min() < 0 or truth.max() >= table.shape[1]:
         raise InvalidOptionError(f"Labels run from {truth.min()} to {truth.max()}.",
@@ -75,6 +76,26 @@ def top_label(probs: ArrayLike, labels: ArrayLike) -> TopLabel:
     table, truth = checked_probs(probs, labels)
     prediction = table.argmax(1).astype(np.int64)
     return TopLabel(prediction, table.max(1), prediction == truth)
+
+
+def in_top(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> Bools:
+    """[N]: is the label among the ``k`` most probable classes? Of tied classes the first counts as more probable.
+
+    With k classes or fewer every label is, so the answer is always true.
+    """
+    k = checked_count("k", k)
+    table, truth = checked_probs(probs, labels)
+    own = np.take_along_axis(table, truth[:, None], axis=1)  # [N, 1]
+    earlier = np.arange(table.shape[1]) < truth[:, None]  # [N, C]
+    rank = (table > own).sum(1) + ((table == own) & earlier).sum(1)
+    return np.asarray(rank < k)
+
+
+def known(part: Part | None) -> Part:
+    """An optional part of a sample that the metric at hand needs, and that `Metric.available` has found."""
+    if part is None:
+        raise InvalidOptionError("The sample holds the top label alone.", hint="Make it with Sample.of(probs, labels).")
+    return part
 
 
 def _integers(labels: ArrayLike) -> Ints:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.metrics.checks import Floats, checked_probs
+from poise.metrics.checks import Floats, checked_probs, known
+from poise.metrics.rows import Metric, mean_of, register
 
 NLL_FLOOR = 1e-12  # a true class with probability 0 costs -log(1e-12) = 27.6 nats, not infinity
 
@@ -39,3 +40,15 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
     1.25
     """
     return float(brier_each(probs, labels).mean())
+
+
+register(Metric(
+    name="nll", title="NLL", about="Negative log-likelihood in nats.", needs="probs", unit="nats", digits=3,
+    value=lambda sample: nll(known(sample.probs), known(sample.labels)),
+    weighted=lambda sample: mean_of(nll_each(known(sample.probs), known(sample.labels))),
+))  # fmt: skip
+register(Metric(
+    name="brier", title="Brier", about="Multi-class Brier score, 0 to 2.", needs="probs", unit="score", digits=3,
+    value=lambda sample: brier(known(sample.probs), known(sample.labels)),
+    weighted=lambda sample: mean_of(brier_each(known(sample.probs), known(sample.labels))),
+))  # fmt: skip

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.metrics.checks import Floats, checked_top
+from poise.metrics.checks import Bools, Floats, checked_top
+from poise.metrics.rows import Metric, Weighted, register
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,32 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     0.277778
     """
     return risk_coverage(confidence, correct).area
+
+
+def aurc_of(confidence: Floats, correct: Bools) -> Weighted:
+    """The weighted form of AURC; a tie's sum over its places is a harmonic number."""
+    levels, group = np.unique(-confidence, return_inverse=True)
+    images = len(confidence)
+    harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, images + 1))])
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(levels)))
+    missed = (~correct)[order]
+
+    def weighted(counts: Floats) -> Floats:
+        drawn = counts[:, order]
+        size = np.add.reduceat(drawn, starts, axis=1)  # [R, G]
+        wrong = np.add.reduceat(drawn * missed, starts, axis=1)
+        after = np.cumsum(size, axis=1)
+        before, wrong_before = after - size, np.cumsum(wrong, axis=1) - wrong
+        share = harmonic[after.astype(np.int64)] - harmonic[before.astype(np.int64)]  # Σ 1 / (answered so far)
+        rate = wrong / np.maximum(size, 1)
+        return np.asarray((wrong_before * share + rate * (size - before * share)).sum(1) / images)
+
+    return weighted
+
+
+register(Metric(
+    name="aurc", title="AURC", about="Area under the risk-coverage curve.",
+    value=lambda sample: aurc(sample.confidence, sample.correct),
+    weighted=lambda sample: aurc_of(sample.confidence, sample.correct),
+))  # fmt: skip

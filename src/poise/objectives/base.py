@@ -13,22 +13,19 @@ from poise.types import Objective, Outputs
 objectives: Registry[Callable[..., Objective]] = Registry("objective")
 
 
-def text_only(objective: Objective) -> bool:
-    """Whether the objective reads the text features alone, so that its gradient is the same for every image.
-
-    Such a class says so with ``text_only = True``. At the shared starting prompt its gradient is computed once.
-    """
-    return bool(getattr(objective, "text_only", False))
-
-
 @dataclass(frozen=True)
-class Sum:
+class Sum(Objective):
     """A weighted sum of objectives."""
 
     terms: tuple[tuple[float, Objective], ...]
 
+    @property
+    def token_layers(self) -> int:
+        """As many as any of its terms."""
+        return max((term.token_layers for _, term in self.terms), default=0)
+
     def __call__(self, out: Outputs) -> Tensor:
-        """[B]."""
+        """The sum of each image [B]."""
         weighted = [weight * term(out) for weight, term in self.terms]
         total = weighted[0]
         for value in weighted[1:]:

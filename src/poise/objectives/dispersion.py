@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from poise.objectives.base import objectives
-from poise.types import Outputs
+from poise.types import Objective, Outputs
 
 
 def mean_distance_to_centroid(text_features: Tensor) -> Tensor:
@@ -19,11 +19,11 @@ def mean_distance_to_centroid(text_features: Tensor) -> Tensor:
 
 @objectives.add("dispersion")
 @dataclass(frozen=True)
-class Dispersion:
+class Dispersion(Objective):
     """Minus the dispersion, so that minimising it spreads the texts."""
 
     text_only: ClassVar[bool] = True
 
     def __call__(self, out: Outputs) -> Tensor:
-        """[B]."""
+        """Minus the mean distance to the centroid [B]."""
         return -mean_distance_to_centroid(out.text_features)

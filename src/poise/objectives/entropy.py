@@ -8,17 +8,17 @@ from torch import Tensor
 
 from poise.objectives.base import objectives
 from poise.objectives.targets import DEFAULT, Target
-from poise.types import Outputs
+from poise.types import Objective, Outputs
 
 
 @objectives.add("entropy")
 @dataclass(frozen=True)
-class Entropy:
+class Entropy(Objective):
     """Entropy of the target: low when the chosen views agree and are sure."""
 
     target: Target = DEFAULT
 
     def __call__(self, out: Outputs) -> Tensor:
-        """[B]."""
+        """The entropy in nats [B]."""
         log_target = self.target.log_probs(out)
         return -(log_target.exp() * log_target).sum(-1)

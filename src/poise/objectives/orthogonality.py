@@ -12,17 +12,17 @@ from typing import ClassVar
 from torch import Tensor
 
 from poise.objectives.base import objectives
-from poise.types import Outputs
+from poise.types import Objective, Outputs
 
 
 @objectives.add("orthogonality")
 @dataclass(frozen=True)
-class Orthogonality:
+class Orthogonality(Objective):
     """Zero when all texts are at right angles."""
 
     text_only: ClassVar[bool] = True
 
     def __call__(self, out: Outputs) -> Tensor:
-        """[B]."""
+        """Mean norm of the rows of cosines, minus 1 [B]."""
         cosines = out.text_features @ out.text_features.mT  # [B, C, C]
         return cosines.norm(dim=-1).mean(-1) - 1

@@ -21,11 +21,6 @@ def select_views(logits: Tensor, fraction: float) -> Tensor:
     return _lowest(view_entropy(logits), fraction)
 
 
-def chosen_views(out: Outputs, fraction: float) -> Tensor:
-    """The views [B, K] that enter the target: by entropy under the starting prompt, unless a ranking was given."""
-    return select_views(out.reference_logits, fraction) if out.ranking is None else _lowest(out.ranking, fraction)
-
-
 def view_entropy(logits: Tensor) -> Tensor:
     """Entropy of each view's prediction: [..., C] -> [...]."""
     log_probs = logits.log_softmax(-1)
@@ -38,6 +33,8 @@ def _lowest(scores: Tensor, fraction: float) -> Tensor:
             f"selection is {fraction}.", hint="It is the fraction of views kept, above 0 and at most 1."
         )
     keep = max(1, int(scores.shape[1] * fraction))
+    # Ties go to the earlier view. Copies of one view tie in exact arithmetic and may differ in the last bits; whichever
+    # of them is kept, p_aug is the same, so no answer depends on it.
     return torch.argsort(scores, dim=1, stable=True)[:, :keep]
 
 
@@ -69,6 +66,7 @@ class Target:
     """How p_aug is made of the views."""
 
     selection: float = 0.1  # fraction of views kept; 1.0 keeps all, the paper's formula read literally
+    include_plain: bool = True  # whether the plain view is a candidate; the paper's N counts augmented views
     temperature: ConfidenceTemperature | None = None
 
     def temperatures(self, logits: Tensor) -> Tensor:
@@ -77,9 +75,23 @@ class Target:
             return torch.ones_like(logits[..., 0])
         return self.temperature(logits)
 
+    def views(self, out: Outputs) -> Tensor:
+        """The views [B, K] that enter the target: by entropy under the init, unless a ranking was given.
+
+        They are chosen under the init, so they stay over all steps.
+        """
+        scores = view_entropy(out.reference_logits) if out.ranking is None else out.ranking
+        if self.include_plain:
+            return _lowest(scores, self.selection)
+        if scores.shape[1] < 2:
+            raise InvalidOptionError(
+                "There is the plain view alone, and include_plain is False.", hint="Use 2 views or more."
+            )
+        return _lowest(scores[:, 1:], self.selection) + 1
+
     def log_probs(self, out: Outputs) -> Tensor:
-        """Logarithm of p_aug [B, C]; the views are chosen under the starting prompt, so they stay over all steps."""
-        index = chosen_views(out, self.selection)  # [B, K]
+        """Logarithm of p_aug [B, C]."""
+        index = self.views(out)  # [B, K]
         logits = out.logits.gather(1, index[..., None].expand(-1, -1, out.logits.shape[-1]))  # [B, K, C]
         if self.temperature is not None:
             logits = logits / self.temperature(logits)[..., None]

@@ -102,7 +102,28 @@ def load(path: str | Path) -> StoredPrompt:
         )
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise InvalidCheckpointError(f"'{path}' holds numbers that are not finite.", hint="Fit the prompt again.")
-    return StoredPrompt(tensors, Facts(**json.loads(metadata["facts"])))
+    if tensors["context"].ndim not in (2, 3):
+        raise InvalidCheckpointError(
+            f"'{path}' has a context of shape {list(tensors['context'].shape)}.",
+            hint="[M, E] or [C, M, E] is accepted.",
+        )
+    return StoredPrompt(tensors, _facts(path, metadata.get("facts", "")))
+
+
+def _facts(path: str | Path, text: str) -> Facts:
+    try:
+        facts = Facts(**json.loads(text))
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise InvalidCheckpointError(
+            f"'{path}' does not say what it is for: {problem}.", hint="Fit or convert the prompt again."
+        ) from None
+    wrong = [name for name, value in asdict(facts).items() if name != "tokens" and not isinstance(value, str)]
+    if wrong or not (facts.tokens is None or type(facts.tokens) is int):
+        raise InvalidCheckpointError(
+            f"'{path}' has facts of the wrong type: {', '.join(wrong) or 'tokens'}.",
+            hint="Fit or convert the prompt again.",
+        )
+    return facts
 
 
 def _check(fine: bool, what: str, theirs: object, ours: object, hint: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from poise.report import published
 from poise.report.published import ABLATION
 from poise.report.runs import Group, Records, Setting
 from poise.report.scores import Scoreboard, scoreboard, shown
+from poise.report.table import Line, Table
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,6 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(spread)
 
 
-def analyses(records: Records) -> list[Analysis]:
-    """Of every group, in the records' order."""
-    return [analyse(group) for group in records.groups]
-
-
 @dataclass(frozen=True)
 class Ablated:
     """One corner of the ablation grid (Table 5), in percent."""
@@ -86,49 +84,89 @@ class Ablated:
     ece: float
 
 
-def ablation(board: Scoreboard, setting: Setting, datasets: Sequence[str] | None = None) -> list[Ablated]:
-    """{entropy, divergence} x {no temperature, CATS}, averaged over ``datasets`` (default: all that have all four)."""
-    if datasets is None:
-        found = board.records.datasets
-        datasets = [name for name in found if all(board.find(setting, name, method) for method in ABLATION)]
+def ablation(board: Scoreboard, setting: Setting) -> list[Ablated]:
+    """{entropy, divergence} x {no temperature, CATS}, averaged over the datasets on which all four were run."""
+    found = board.records.datasets
+    datasets = [name for name in found if all(board.find(setting, name, method) for method in ABLATION)]
     corners = []
     for method in ABLATION:
         accuracy = board.average(setting, datasets, method, "accuracy")
         ece = board.average(setting, datasets, method, "ece")
         if accuracy is not None and ece is not None:
             values = shown("accuracy", accuracy.value), shown("ece", ece.value)
-            corners.append(Ablated(method, method.endswith("+cats"), method.startswith("kld"), *values))
+            corners.append(Ablated(method, *_parts(board.records.method_settings(method)), *values))
     return corners
 
 
-def analysis_text(records: Records) -> str:
-    """All analyses as Markdown: the table, the ablation where its four methods were run, the paper's own findings."""
-    parts = [analysis_table(records)]
+def _parts(settings: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a stored method has confidence-aware temperatures, and whether it minimises the divergence."""
+    terms = {term["objective"] for term in settings.get("terms", ())} | {settings.get("loss")}  # "loss": older records
+    return bool(settings.get("cats")), "divergence" in terms
+
+
+def analysis_tables(records: Records) -> list[Table]:
+    """The analyses of all groups, the ablation where its four methods were run, and the paper's own findings."""
+    tables = [_analysis_table(records)]
     board = scoreboard(records, metrics=("accuracy", "ece"), resamples=1)
     for setting in records.settings:
         if corners := ablation(board, setting):
-            rows = [f"| {each.method} | {each.accuracy:.2f} | {each.ece:.2f} |" for each in corners]
-            title = f"Ablation, {records.label(setting)}, average over the datasets"
-            parts.append("\n".join([f"| {title} | Acc. | ECE |", "|---|---:|---:|", *rows, ""]))
-    told = [
-        f"- {each.method}: {each.quantity} {each.value:g}{f', {each.dataset}' if each.dataset else ''} ({each.source})"
-        for each in published.FINDINGS
+            tables.append(_ablation_table(f"Ablation: {records.label(setting)}", corners))
+    findings = tuple(
+        Line.of(each.method, each.dataset or "average", each.quantity, f"{each.value:g}") for each in published.FINDINGS
+    )
+    source = f"{published.PAPER}, with {published.MODEL}."
+    columns = ("Method", "Dataset", "Quantity", "Value")
+    return [
+        *tables,
+        Table("Findings of the paper", columns, findings, (source,), 3, tuple(map(asdict, published.FINDINGS))),
     ]
-    return "\n".join([*parts, f"The paper's own, with {published.MODEL}:", *told, ""])
 
 
-def analysis_table(records: Records) -> str:
-    """All analyses as a Markdown table."""
-    head = ["Dataset", "Method", "conf. correct", "conf. wrong", "ΔH correct", "ΔH wrong", "discrepancy %",
-            "ATFD before", "ATFD after", "repaired %", "broken %"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+def _ablation_table(title: str, corners: Sequence[Ablated]) -> Table:
+    paper = {(row.method, row.metric): row.average for row in published.rows("table5")}
+    lines = tuple(
+        Line.of(
+            each.method, "KL divergence" if each.divergence else "entropy",
+            "confidence-aware" if each.temperature else "none", f"{each.accuracy:.2f}", f"{each.ece:.2f}",
+            f"{paper[each.method, 'accuracy']:.2f}", f"{paper[each.method, 'ece']:.2f}",
+        )
+        for each in corners
+    )  # fmt: skip
+    columns = ("Method", "Objective", "Temperature", "Acc.", "ECE", "published Acc.", "published ECE")
+    note = f"Average over the datasets that have all four; published: over ten datasets, with {published.MODEL}."
+    return Table(title, columns, lines, (note,), 3, tuple({"table": title, **asdict(each)} for each in corners))
+
+
+_COLUMNS = {  # heading -> (what is read, how it is printed)
+    "conf. correct": (lambda found: found.confidence.correct, ".3f"),
+    "conf. wrong": (lambda found: found.confidence.wrong, ".3f"),
+    "ΔH correct": (lambda found: found.entropy_change.correct, "+.3f"),
+    "ΔH wrong": (lambda found: found.entropy_change.wrong, "+.3f"),
+    "discrepancy %": (lambda found: 100 * found.discrepancy, ".1f"),
+    "ATFD before": (lambda found: found.init_atfd, ".3f"),
+    "ATFD after": (lambda found: found.atfd, ".3f"),
+    "repaired %": (lambda found: 100 * found.repaired, ".1f"),
+    "broken %": (lambda found: 100 * found.broken, ".1f"),
+}  # fmt: skip
+NOTES = (
+    "conf.: mean confidence of correct and of wrong predictions. ΔH: entropy after tuning minus before, in nats; "
+    "correct means correct after tuning.",
+    "discrepancy: share of images whose p_aug and plain view predict different classes after tuning. ATFD: mean "
+    "distance of the class texts to their centre. repaired, broken: images whose prediction became right or wrong.",
+)
+
+
+def _analysis_table(records: Records) -> Table:
     several = len(records.settings) > 1
-    for each in analyses(records):
-        name = f"{each.group.dataset} ({records.label(each.group.setting)})" if several else each.group.dataset
-        numbers = [
-            f"{each.confidence.correct:.3f}", f"{each.confidence.wrong:.3f}", f"{each.entropy_change.correct:+.3f}",
-            f"{each.entropy_change.wrong:+.3f}", f"{100 * each.discrepancy:.1f}", f"{each.init_atfd:.3f}",
-            f"{each.atfd:.3f}", f"{100 * each.repaired:.1f}", f"{100 * each.broken:.1f}",
-        ]  # fmt: skip
-        lines.append("| " + " | ".join([name.replace("|", "\\|"), each.group.method, *numbers]) + " |")
-    return "\n".join(lines) + "\n"
+    lines, rows = [], []
+    for group in records.groups:
+        found = analyse(group)
+        label = records.label(group.setting)
+        name = f"{group.dataset} ({label})" if several else group.dataset
+        values = {heading: read(found) for heading, (read, _) in _COLUMNS.items()}
+        texts = [f"{values[heading]:{form}}" for heading, (_, form) in _COLUMNS.items()]
+        lines.append(Line.of(name, group.method, *texts, section=name))
+        plain = {heading: value if math.isfinite(value) else None for heading, value in values.items()}
+        rows.append({"setting": label, "dataset": group.dataset, "method": group.method, "n": group.n, **plain})
+    columns = ("Dataset", "Method", *_COLUMNS)
+    return Table("How predictions change", columns, tuple(lines), NOTES, records=tuple(rows))

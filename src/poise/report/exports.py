@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from poise.metrics import NAMES
+from poise import metrics as rows
 from poise.report.runs import Group, Records, Setting, load
 from poise.report.scores import scoreboard
 from poise.storage import safe_cell
@@ -18,7 +18,7 @@ from poise.storage import safe_cell
 
 def export(runs: str | Path | Records, out: str | Path, *, names: bool = False) -> list[Path]:
     """Both exports of a folder of runs: ``out/csv/*.csv`` and ``out/clip_benchmark/*.json``."""
-    records = runs if isinstance(runs, Records) else load(runs)
+    records = load(runs)
     folder = Path(out)
     return [
         *export_csv(records, folder / "csv", names=names),
@@ -33,13 +33,13 @@ def export_csv(records: Records, out: str | Path, *, names: bool = False) -> lis
     written = []
     for group in records.groups:
         classes = records.classes(group.dataset) if names else ()
-        for seed, rows in group.seeds.items():
+        for seed, found in group.seeds.items():
             path = folder / f"{file_name(records, group)}_seed{seed}.csv"
             with path.open("w", newline="", encoding="utf-8") as sink:
                 writer = csv.writer(sink, lineterminator="\n")
                 writer.writerow(["true_label", "pred_label", "confidence"])
                 for label, prediction, confidence in zip(
-                    rows["label"], rows["prediction"], rows["confidence"], strict=True
+                    found["label"], found["prediction"], found["confidence"], strict=True
                 ):
                     pair = [safe_cell(classes[k]) if classes else int(k) for k in (label, prediction)]
                     writer.writerow([*pair, repr(float(confidence))])
@@ -55,9 +55,9 @@ def export_clip_benchmark(records: Records, out: str | Path) -> list[Path]:
     written = []
     for (_, dataset, method), found in board.entries.items():
         group = found.group
-        metrics = {name: found.scores[name].value for name in NAMES if name in found.scores}
+        metrics = {name: found.scores[name].value for name in rows.names() if name in found.scores}
         renamed = {"acc1": metrics.pop("accuracy"), "acc5": metrics.pop("top5", None)}
-        recall = float(np.mean([_recall(rows["label"], rows["prediction"]) for rows in group.seeds.values()]))
+        recall = float(np.mean([_recall(each["label"], each["prediction"]) for each in group.seeds.values()]))
         model, pretrained = _split_name(group.setting)
         content: dict[str, Any] = {
             "dataset": dataset,

@@ -1,155 +1,179 @@
-"""Tables as text: terminal, Markdown, LaTeX, CSV."""
+"""Tables as text: one registry row for each format, all of them read the same `Table`."""
 
 from __future__ import annotations
 
 import csv
+import html as escaping
 import io
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from poise.report.scores import TITLES
-from poise.report.tables import OURS, PUBLISHED, Cell, Line, Table, printed
-from poise.storage import safe_cell
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
-DASH = "—"
-LEGEND = "Best: **bold**, second: <u>underlined</u>, of ours."
+from poise.registry import Registry
+from poise.report.table import Cell, Line, Table
+from poise.storage import printable, safe_cell
 
-
-def number(cell: Cell, metric: str, intervals: bool = False) -> str:
-    """A cell without marks: ``65.71`` or ``65.71 [64.9, 66.5]``."""
-    if cell.value is None:
-        return DASH
-    text = printed(cell.value, metric)
-    if intervals and cell.low is not None and cell.high is not None:
-        text += f" [{printed(cell.low, metric)}, {printed(cell.high, metric)}]"
-    return text
+BEST = "†"  # what stands for bold where text has no styles
 
 
-def terminal(tables: Sequence[Table], intervals: bool = False, colour: bool = False) -> str:
-    """Aligned text. In colour the best is bold and the second underlined; without, they carry * and +."""
-    return "\n\n".join(_terminal(table, intervals, colour) for table in tables) + "\n"
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """A way to write tables down."""
+
+    name: str
+    about: str
+    render: Callable[[Sequence[Table]], str]
 
 
-def _terminal(table: Table, intervals: bool, colour: bool) -> str:
-    suffix = {0: "", 1: "*", 2: "+"}
-    grid = [["Method", "Metric", *table.columns]]
-    for line in table.lines:
-        cells = [number(cell, line.metric, intervals) + ("" if colour else suffix[cell.rank]) for cell in line.cells]
-        grid.append([_label(line), TITLES[line.metric], *cells])
-    widths = [max(len(row[at]) for row in grid) for at in range(len(grid[0]))]
-    rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
-    out = [_style(table.title, "1", colour), rule, _aligned(grid[0], widths), rule]
-    before = ""
-    for line, row in zip(table.lines, grid[1:], strict=True):
-        if before and line.method != before:
-            out.append("")
-        before = line.method
-        if line.origin == PUBLISHED:
-            out.append(_style(_aligned(row, widths), "2", colour))
-        else:
-            out.append(_aligned(row, widths, [cell.rank for cell in line.cells] if colour else None))
-    legend = "best bold, second underlined" if colour else "* best, + second"
-    return "\n".join([*out, rule, *(f"  {note}" for note in (*table.notes, f"Marks ({legend}) compare our own rows."))])
+formats = Registry[TableFormat]("table format")
 
 
-def _label(line: Line) -> str:
-    return line.label if line.origin == OURS else f"  published: {line.label}"
+def render(tables: Sequence[Table], format: str = "terminal", *, colour: bool = False) -> str:
+    """The tables as text in the format called ``format``; ``colour`` is for terminals."""
+    row = formats.get(format)
+    return terminal(tables, colour=colour) if colour and row.name == "terminal" else row.render(tables)
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int], ranks: Sequence[int] | None = None) -> str:
-    codes = {0: "", 1: "1", 2: "4"}
-    parts = []
-    for at, (text, width) in enumerate(zip(row, widths, strict=True)):
-        padding = " " * (width - len(text))
-        if at < 2:
-            parts.append(text + padding)
-        else:
-            code = codes[ranks[at - 2]] if ranks else ""
-            parts.append(padding + _style(text, code, bool(code)))
-    return "  ".join(parts).rstrip()
+def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = 4096) -> str:
+    """Aligned text. In colour the best is bold and published rows are dim; without, the best carries a mark.
+
+    Lines are as long as they need to be up to ``width`` characters, so that a pipe gets whole rows.
+    """
+    sink = io.StringIO()
+    console = Console(
+        file=sink, width=width, force_terminal=colour, no_color=not colour, highlight=False, legacy_windows=False
+    )
+    for table in tables:
+        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+        for at, column in enumerate(table.columns):
+            grid.add_column(Text(printable(column)), justify="left" if at < table.texts else "right")
+        for line, following in zip(table.lines, (*table.lines[1:], None), strict=True):
+            cells = [_terminal_cell(cell, line, colour, padded=at >= table.texts) for at, cell in enumerate(line.cells)]
+            grid.add_row(*cells, end_section=following is not None and following.section != line.section)
+        if table.title:
+            console.print(Text(printable(table.title), style="bold"))
+        console.print(grid)
+        for note in table.notes:
+            console.print(Text(f"  {printable(note)}"), soft_wrap=True)
+        console.print()
+    return "\n".join(text.rstrip() for text in sink.getvalue().rstrip("\n").split("\n")) + "\n"
 
 
-def _style(text: str, code: str, on: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if on else text
+def _terminal_cell(cell: Cell, line: Line, colour: bool, padded: bool) -> Text:
+    text = printable(str(cell))
+    if not colour and padded:
+        text += BEST if cell.best else " "
+    return Text(text, style="bold" if cell.best else "dim" if line.quiet else "")
 
 
-def markdown(tables: Sequence[Table], intervals: bool = False, colour: bool = False) -> str:
-    """GitHub tables; the published rows are in italics."""
-    return "\n".join(_markdown(table, intervals) for table in tables)
-
-
-def _markdown(table: Table, intervals: bool) -> str:
-    head = ["Method", "Metric", *table.columns]
-    out = [f"### {_pipe(table.title)}", "", "| " + " | ".join(map(_pipe, head)) + " |"]
-    out.append("|---|---|" + "---:|" * len(table.columns))
-    wrap = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}
-    for line in table.lines:
-        cells = [wrap[cell.rank].format(number(cell, line.metric, intervals)) for cell in line.cells]
-        label = _pipe(line.label) if line.origin == OURS else f"*published: {_pipe(line.label)}*"
-        if line.origin == PUBLISHED:
-            cells = [f"*{cell}*" for cell in cells]
-        out.append("| " + " | ".join([label, TITLES[line.metric], *cells]) + " |")
-    return "\n".join([*out, "", *(f"- {_pipe(note)}" for note in (*table.notes, LEGEND)), ""])
+def markdown(tables: Sequence[Table]) -> str:
+    """GitHub tables; published rows are in italics."""
+    out = []
+    for table in tables:
+        out += [f"### {_pipe(table.title)}", ""] if table.title else []
+        out.append("| " + " | ".join(map(_pipe, table.columns)) + " |")
+        out.append("|" + "---|" * table.texts + "---:|" * (len(table.columns) - table.texts))
+        for line in table.lines:
+            wrap = "*{}*" if line.quiet else "{}"
+            cells = [wrap.format(f"**{_pipe(str(cell))}**" if cell.best else _pipe(str(cell))) for cell in line.cells]
+            out.append("| " + " | ".join(cell if cell.strip("*") else "" for cell in cells) + " |")
+        out += ["", *(f"- {_pipe(note)}" for note in table.notes), ""]
+    return "\n".join(out)
 
 
 def _pipe(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return printable(text).replace("|", "\\|")
 
 
-def latex(tables: Sequence[Table], intervals: bool = False, colour: bool = False) -> str:
+def latex(tables: Sequence[Table]) -> str:
     r"""A booktabs ``table`` each; needs \usepackage{booktabs}."""
-    return "\n".join(_latex(table, intervals) for table in tables)
-
-
-def _latex(table: Table, intervals: bool) -> str:
-    wrap = {0: "{}", 1: "\\textbf{{{}}}", 2: "\\underline{{{}}}"}
-    out = ["\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}"]
-    out += [f"\\begin{{tabular}}{{ll{'r' * len(table.columns)}}}", "\\toprule"]
-    out += [" & ".join(map(_tex, ["Method", "Metric", *table.columns])) + " \\\\", "\\midrule"]
-    before = ""
-    for line in table.lines:
-        if before and line.method != before:
-            out.append("\\midrule")
-        before = line.method
-        cells = [wrap[cell.rank].format(_tex(number(cell, line.metric, intervals))) for cell in line.cells]
-        label = _tex(line.label) if line.origin == OURS else f"\\quad published: {_tex(line.label)}"
-        out.append(" & ".join([label, _tex(TITLES[line.metric]), *cells]) + " \\\\")
-    return "\n".join([*out, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
+    out = []
+    for table in tables:
+        out += ["\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}"]
+        out += [f"\\begin{{tabular}}{{{'l' * table.texts}{'r' * (len(table.columns) - table.texts)}}}", "\\toprule"]
+        out += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
+        for line, following in zip(table.lines, (*table.lines[1:], None), strict=True):
+            cells = [f"\\textbf{{{_tex(str(cell))}}}" if cell.best else _tex(str(cell)) for cell in line.cells]
+            out.append(" & ".join(cells) + " \\\\")
+            if following is not None and following.section != line.section:
+                out.append("\\midrule")
+        out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join(out)
 
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "—": "--", "±": r"$\pm$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "—": "--", "±": r"$\pm$", "Δ": r"$\Delta$",
 }  # fmt: skip
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
+    return "".join(_TEX.get(character, character) for character in printable(text))
 
 
-_COLUMNS = (
-    "table", "model", "origin", "method", "metric", "column", "dataset", "value", "low", "high", "rank", "source",
-)  # fmt: skip
+def html(tables: Sequence[Table]) -> str:
+    """HTML ``table`` elements with their notes, without a page around them; every text is escaped."""
+    out = []
+    for table in tables:
+        head = "".join(f"<th{_left(at, table)}>{_escape(name)}</th>" for at, name in enumerate(table.columns))
+        out.append(f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>')
+        before = None
+        for line in table.lines:
+            kinds = (["rule"] if before is not None and line.section != before else []) + ["quiet"] * line.quiet
+            cells = "".join(f"<td{_left(at, table)}>{_html_cell(cell)}</td>" for at, cell in enumerate(line.cells))
+            out.append(f'<tr class="{" ".join(kinds)}">{cells}</tr>' if kinds else f"<tr>{cells}</tr>")
+            before = line.section
+        notes = "".join(f"<li>{_escape(note)}</li>" for note in table.notes)
+        out.append("</tbody></table></div>" + (f'<ul class="notes">{notes}</ul>' if notes else ""))
+    return "\n".join(out)
 
 
-def comma_separated(tables: Sequence[Table], intervals: bool = False, colour: bool = False) -> str:
-    """One row a number, always with its interval; the unit is the printed one."""
+def _escape(text: str) -> str:
+    return escaping.escape(printable(text))
+
+
+def _left(at: int, table: Table) -> str:
+    return ' class="left"' if at < table.texts else ""
+
+
+def _html_cell(cell: Cell) -> str:
+    text = _escape(cell.text)
+    text = f"<b>{text}</b>" if cell.best else text
+    return f"{text}<small>{_escape(cell.extra)}</small>" if cell.extra else text
+
+
+def comma_separated(tables: Sequence[Table]) -> str:
+    """The records of all tables, one row each, numbers in the unit in which tables show them."""
+    records = [record for table in tables for record in table.records]
+    columns = list(dict.fromkeys(name for record in records for name in record))
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for table in tables:
-        for line in table.lines:
-            for column, dataset, cell in zip(table.columns, table.datasets, line.cells, strict=True):
-                if cell.value is not None:
-                    model = table.model if line.origin == OURS else "CLIP ViT-B/16"
-                    row = (table.title, model, line.origin, line.method, line.metric, column, dataset, cell.value,
-                           cell.low, cell.high, cell.rank or "", line.source)  # fmt: skip
-                    writer.writerow([safe_cell("" if value is None else value) for value in row])
+    writer.writerow(columns)
+    for record in records:
+        values = (record.get(name) for name in columns)
+        writer.writerow([safe_cell("" if value is None else value) for value in values])
     return sink.getvalue()
 
 
-FORMATS: dict[str, Callable[[Sequence[Table], bool, bool], str]] = {
-    "terminal": terminal,
-    "md": markdown,
-    "latex": latex,
-    "csv": comma_separated,
-}
+def json_text(tables: Sequence[Table]) -> str:
+    """A list with title, notes and records of each table."""
+    found = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
+    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+for _row in (
+    TableFormat(name="terminal", about="aligned text, in colour on a terminal", render=terminal),
+    TableFormat(name="md", about="Markdown, as GitHub shows it", render=markdown),
+    TableFormat(name="latex", about="LaTeX with booktabs", render=latex),
+    TableFormat(
+        name="csv", about="one row for each number, with its interval and standard deviation", render=comma_separated
+    ),
+    TableFormat(name="json", about="the same as a list of records, with the notes", render=json_text),
+    TableFormat(name="html", about="HTML tables without a page around them", render=html),
+):
+    formats.add(_row.name)(_row)

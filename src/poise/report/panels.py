@@ -8,58 +8,47 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from poise.metrics import Bins, RiskCoverage
+from poise import metrics as rows
+from poise.metrics import Bins, Estimate, RiskCoverage
 from poise.report.analyses import Split
-from poise.report.scores import Score, shown
-
-# Okabe and Ito's palette
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
-GREY, PALE = "#8A8A8A", "#E4E4E4"
-COLOURS = {
-    "zero-shot": BLACK, "tpt": VERMILION, "c-tpt": ORANGE, "o-tpt": PURPLE, "tpt+cats": SKY, "kld": GREEN,
-    "kld+cats": BLUE,
-}  # fmt: skip
-DASHES = {"zero-shot": ":", "tpt": "-", "c-tpt": "--", "o-tpt": "-.", "tpt+cats": "--", "kld": "-.", "kld+cats": "-"}
-_LEGEND: dict[str, Any] = {"frameon": True, "facecolor": "white", "framealpha": 0.85, "edgecolor": "none"}
+from poise.report.looks import BLACK, BLUE, GREY, PALE, SKY, VERMILION, WHITE, look
+from poise.report.scores import printed, shown, unit
 
 
-def colour(method: str) -> str:
-    """The method's colour in all figures; methods outside the paper are grey."""
-    return COLOURS.get(method, GREY)
+def _legend(axes: Axes, columns: int = 1, *, below: bool = False) -> None:
+    """A legend outside of the axes, where it hides nothing: between them and the title, or ``below``."""
+    place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    if below:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
+    found = axes.legend(frameon=False, fontsize=7, ncols=columns, columnspacing=1.0, handlelength=1.6, **place)
+    if not below:
+        axes.set_title(axes.get_title(), pad=8 + 12 * -(-len(found.get_texts()) // columns))
 
 
-def reliability(axes: Axes, bins: Bins, ece: Score, method: str, n: str) -> None:
-    """Accuracy bars, the gap to the mean confidence hatched, empty bins greyed; ECE and n are in the title."""
-    width = bins.upper - bins.lower
-    filled = bins.count > 0
-    middle = (bins.lower + bins.upper) / 2
+def reliability(axes: Axes, bins: Bins) -> None:
+    """Accuracy bars, the gap to the mean confidence hatched, empty bins greyed."""
+    width, middle, filled = bins.upper - bins.lower, (bins.lower + bins.upper) / 2, bins.count > 0
     accuracy, confidence = bins.accuracy[filled], bins.confidence[filled]
     axes.bar(middle[~filled], 1.0, width[~filled], color=PALE, alpha=0.55, linewidth=0, zorder=0)
-    axes.bar(middle[filled], accuracy, width[filled], color=BLUE, edgecolor="white", linewidth=0.5, zorder=2)
+    axes.bar(middle[filled], accuracy, width[filled], color=BLUE, edgecolor=WHITE, linewidth=0.5, zorder=2)
     axes.bar(
         middle[filled], confidence - accuracy, width[filled], bottom=accuracy, color="none", edgecolor=VERMILION,
         hatch="////", linewidth=0.7, zorder=3,
     )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, zorder=4)
-    found = ece.interval
-    value, low, high = (shown("ece", each) for each in (found.value, found.low, found.high))
-    axes.set_title(f"{method}\nECE {value:.2f} % [{low:.2f}, {high:.2f}], n = {n}", fontsize=8)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.set_aspect("equal")
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
 
 
 def counts(axes: Axes, bins: Bins) -> None:
     """The share of predictions in each bin, with lines at mean confidence and at accuracy."""
     total = bins.count.sum()
     middle, width = (bins.lower + bins.upper) / 2, bins.upper - bins.lower
-    axes.bar(middle, bins.count / total, width, color=SKY, edgecolor="white", linewidth=0.5)
+    axes.bar(middle, bins.count / total, width, color=SKY, edgecolor=WHITE, linewidth=0.5)
     hits, sure = np.nansum(bins.count * bins.accuracy) / total, np.nansum(bins.count * bins.confidence) / total
     axes.axvline(hits, color=BLACK, linewidth=1.2, label=f"accuracy {hits:.2f}")
     axes.axvline(sure, color=VERMILION, linewidth=1.2, linestyle="--", label=f"mean confidence {sure:.2f}")
-    axes.legend(fontsize=6, loc="upper left", **_LEGEND, ncols=2)
-    axes.set(xlim=(0, 1), ylim=(0, 1.45 * bins.count.max() / total))
+    _legend(axes, 2)
+    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
 
 
 def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray) -> None:
@@ -69,48 +58,47 @@ def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray
         values = confidence[hits]
         if len(values) == 0:
             continue
-        mean, weight = values.mean(), np.full(len(values), 1 / len(confidence))
-        label = f"{name}: mean {mean:.3f}, n {len(values)}"
-        axes.hist(values, edges, weights=weight, color=shade, alpha=0.55, label=label)
-        axes.axvline(mean, color=shade, linestyle="--", linewidth=1.3)
-    axes.set(xlim=(0, 1), ylim=(0, 1.35 * axes.get_ylim()[1]))
-    axes.legend(fontsize=7, **_LEGEND, loc="upper left")
+        label = f"{name}: mean {values.mean():.3f}, n {len(values)}"
+        weights = np.full(len(values), 1 / len(confidence))
+        axes.hist(values, edges, weights=weights, color=shade, alpha=0.55, label=label)
+        axes.axvline(values.mean(), color=shade, linestyle="--", linewidth=1.3)
+    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions")
+    _legend(axes)
 
 
 def paired_bars(axes: Axes, splits: Mapping[str, Split]) -> None:
     """A quantity on correct and wrong predictions side by side, method by method, with two standard errors."""
     at = np.arange(len(splits))
-    right, wrong = [each.correct for each in splits.values()], [each.wrong for each in splits.values()]
-    axes.bar(at - 0.2, right, 0.38, color=BLUE, label="correct",
-             yerr=[2 * each.correct_error for each in splits.values()], error_kw={"linewidth": 0.8})  # fmt: skip
-    axes.bar(at + 0.2, wrong, 0.38, color=VERMILION, label="wrong", hatch="///", edgecolor="white", linewidth=0.5,
-             yerr=[2 * each.wrong_error for each in splits.values()], error_kw={"linewidth": 0.8})  # fmt: skip
+    for shift, side, colour, hatch in ((-0.2, "correct", BLUE, ""), (0.2, "wrong", VERMILION, "///")):
+        values = [getattr(each, side) for each in splits.values()]
+        errors = [2 * getattr(each, f"{side}_error") for each in splits.values()]
+        axes.bar(at + shift, values, 0.38, yerr=errors, color=colour, hatch=hatch, label=side, edgecolor=WHITE,
+                 linewidth=0.5, error_kw={"linewidth": 0.9, "ecolor": BLACK})  # fmt: skip
     axes.axhline(0, color=BLACK, linewidth=0.8)
-    axes.set_xticks(at, list(splits), rotation=35, ha="right")
-    axes.legend(fontsize=7, **_LEGEND)
+    axes.set_xticks(at, list(splits), rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_ylabel("ΔH = H after - H before (nats)")
+    _legend(axes, 2)
 
 
 def shares(axes: Axes, values: Mapping[str, float]) -> None:
-    """One horizontal bar a method, the percentage written at its end."""
+    """One horizontal bar per method, the percentage written at its end."""
     names = list(values)[::-1]
-    axes.barh(names, [100 * values[name] for name in names], color=[colour(name) for name in names], height=0.65)
+    axes.barh(names, [100 * values[name] for name in names], color=[look(name).colour for name in names], height=0.65)
     for at, name in enumerate(names):
         axes.text(100 * values[name], at, f" {100 * values[name]:.1f} %", va="center", fontsize=8)
     axes.set_xlim(0, max(1.0, 118 * max(values.values())))
+    axes.set_xlabel("predictions of p_aug and plain view differ (%)")
 
 
 def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage], areas: Mapping[str, float]) -> None:
-    """One curve a method: the error rate when only the most confident share is answered; areas are AURCs."""
+    """One curve per method: the error rate when only the most confident share is answered; areas are AURCs."""
     for name, curve in curves.items():
-        label = f"{name} (AURC {100 * areas[name]:.2f} %)"
-        thin = np.unique(
-            np.linspace(0, len(curve.risk) - 1, 400).astype(int)
-        )  # more points than pixels only cost bytes
-        axes.plot(
-            curve.coverage[thin], curve.risk[thin], color=colour(name), linestyle=DASHES.get(name, "-"), label=label
-        )
-    axes.set(xlim=(0, 1), ylim=(0, None))
-    axes.legend(fontsize=7, **_LEGEND)
+        thin = np.unique(np.linspace(0, len(curve.risk) - 1, 200).astype(int))  # more points only cost bytes
+        label = f"{name} (AURC {printed('aurc', areas[name])} %)"
+        at = curve.coverage[thin], curve.risk[thin]
+        axes.plot(*at, color=look(name).colour, linestyle=look(name).dash, label=label)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="coverage", ylabel="risk (share of wrong answers)")
+    _legend(axes, 2)
 
 
 def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str, labels: Sequence[str]) -> None:
@@ -118,9 +106,43 @@ def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str, la
     for start, end in zip(before, after, strict=True):
         axes.plot([start[0], end[0]], [start[1], end[1]], color=PALE, linewidth=0.8, zorder=1)
     axes.scatter(before[:, 0], before[:, 1], s=16, facecolors="none", edgecolors=GREY, label="before", zorder=2)
-    axes.scatter(after[:, 0], after[:, 1], s=18, color=colour(method), label="after", zorder=3)
+    axes.scatter(after[:, 0], after[:, 1], s=18, color=look(method).colour, label="after", zorder=3)
     if len(labels) <= 12:
         for name, (x, y) in zip(labels, after, strict=True):
             axes.annotate(name, (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points")
     axes.set(xticks=[], yticks=[])
-    axes.legend(fontsize=7, **_LEGEND, loc="best")
+    axes.margins(0.12)
+    _legend(axes, 2, below=True)
+
+
+def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate]) -> None:
+    """One dot per method with its 95 % confidence interval over images."""
+    names = list(scores)[::-1]
+    for at, name in enumerate(names):
+        value, sides = _sides(metric, scores[name])
+        axes.errorbar(value, at, xerr=sides, fmt="o", color=look(name).colour, markersize=5, linewidth=1.5)
+    row = rows.get(metric)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    direction = "higher is better" if row.higher_is_better else "lower is better"
+    axes.set_xlabel(f"{row.title}{f' ({unit(metric)})' if unit(metric) else ''}, {direction}")
+    axes.grid(axis="x", color=PALE, linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]]) -> None:
+    """Accuracy against ECE, one point per method, with 95 % confidence intervals; up and to the left is better."""
+    for name, (ece, accuracy) in points.items():
+        x, x_sides = _sides("ece", ece)
+        y, y_sides = _sides("accuracy", accuracy)
+        colour = look(name).colour
+        axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt="o", color=colour, elinewidth=0.8, markersize=6, label=name)
+    axes.set(xlabel="ECE (%), lower is better", ylabel="accuracy (%), higher is better")
+    _legend(axes, 4)
+
+
+def _sides(metric: str, score: Estimate) -> tuple[float, list[list[float]]]:
+    """A value as it is shown, and its distances to both ends of the 95 % confidence interval."""
+    found = score.interval
+    value, low, high = (shown(metric, each) for each in (found.value, found.low, found.high))
+    return value, [[value - low], [high - value]]

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from poise.data import catalog
+
 PAPER = "Choi et al., Rethinking the Test-Time Prompt Tuning Objective from the Perspective of Calibration"
 MODEL = "CLIP ViT-B/16"
 
-FINE_GRAINED = ("aircraft", "caltech101", "cars", "dtd", "eurosat", "flowers102", "food101", "pets", "sun397", "ucf101")
+FINE_GRAINED = tuple(catalog.names("fine-grained"))
 WITHOUT_SUN = tuple(name for name in FINE_GRAINED if name != "sun397")
-SHIFTS = ("imagenet-a", "imagenet-v2", "imagenet-r", "imagenet-sketch")
-IMAGENET = ("imagenet", *SHIFTS)
-HEADINGS = {
-    "aircraft": "Air", "caltech101": "Calt", "cars": "Car", "dtd": "DTD", "eurosat": "SAT", "flowers102": "FLW",
-    "food101": "Food", "pets": "Pets", "sun397": "SUN", "ucf101": "UCF", "imagenet": "I", "imagenet-a": "I-A",
-    "imagenet-v2": "I-V2", "imagenet-r": "I-R", "imagenet-sketch": "I-S",
-}  # fmt: skip
+IMAGENET = tuple(catalog.names("imagenet"))
+SHIFTS = tuple(name for name in IMAGENET if catalog.row(name).shift)
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ LAYOUTS = {
     layout.name: layout
     for layout in (
         TableLayout("table1", "Fine-grained classification", FINE_GRAINED, FINE_GRAINED, "Avg.", _FIVE),
-        TableLayout("table2", "Starting prompts fitted by CoOp and MaPLe", FINE_GRAINED, FINE_GRAINED, "Avg.",
+        TableLayout("table2", "Prompts fitted by CoOp and MaPLe", FINE_GRAINED, FINE_GRAINED, "Avg.",
                ("tpt", "c-tpt", "o-tpt", "kld+cats"), inits=("coop", "maple")),
         TableLayout("table3", "The DynaPrompt framework", WITHOUT_SUN, WITHOUT_SUN, "Avg.",
                ("tpt", "c-tpt", "o-tpt", "kld+cats"), framework="dynaprompt"),

@@ -15,11 +15,14 @@ import pyarrow.parquet as pq
 
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.storage.ledger import Ledger
-from poise.metrics import Sample, in_top
+from poise.evaluate.storage.run_folder import read_header
+from poise.metrics import Sample
+from poise.metrics.checks import in_top
+from poise.report.looks import look
+from poise.storage import checksum
 
 # What may differ between two runs that are still the same experiment: which part of it was run, and how fast.
 NOT_A_SETTING = frozenset({"datasets", "methods", "seeds", "limit", "batch_size", "chunk", "device", "model"})
-ORDER = ("zero-shot", "tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats")  # the paper's; other methods follow
 _SCALARS = (
     "label", "prediction", "confidence", "entropy", "correct", "init_prediction", "init_confidence",
     "init_entropy", "target_prediction", "atfd", "init_atfd", "fallback",
@@ -32,23 +35,16 @@ class Setting:
     """What is held fixed when methods are compared: the model, and every choice that changes numbers."""
 
     model: str
-    choices: str = ""  # canonical JSON of the run's configuration less NOT_A_SETTING
+    choices: str = ""  # canonical JSON of the run's configuration without NOT_A_SETTING
+    init: str = "template"  # the kind of prompt that tuning starts from
 
     def get(self, name: str, default: Any = None) -> Any:
         """One of the choices."""
         return (json.loads(self.choices) if self.choices else {}).get(name, default)
 
     @property
-    def init(self) -> str:
-        """Where tuning started: ``template``, or a fitted prompt's kind, told by ``kind:file`` or the file's name."""
-        given = str(self.get("init", "template"))
-        kind, _, file = given.rpartition(":")
-        told = kind or Path(file).stem.lower()
-        return next((each for each in ("cocoop", "coop", "maple", "fpp") if told.startswith(each)), given)
-
-    @property
     def framework(self) -> str:
-        """``tpt`` or ``dynaprompt``."""
+        """How images relate to each other, such as ``tpt`` or ``dynaprompt``."""
         return str(self.get("framework", "tpt"))
 
 
@@ -100,7 +96,7 @@ class Group:
 
     @property
     def n(self) -> int:
-        """Images."""
+        """The number of images."""
         return len(next(iter(self.seeds.values())))
 
     @cached_property
@@ -109,7 +105,7 @@ class Group:
         return {name: np.concatenate([rows[name] for rows in self.seeds.values()]) for name in _SCALARS}
 
     def samples(self) -> list[Sample]:
-        """One sample a seed."""
+        """One sample per seed."""
         return [rows.sample() for rows in self.seeds.values()]
 
 
@@ -133,8 +129,14 @@ class Records:
 
     @property
     def methods(self) -> list[str]:
-        """All methods, the paper's order first."""
-        return sorted({group.method for group in self.groups}, key=_method_order)
+        """All methods, in the order of their rows."""
+        return sorted({group.method for group in self.groups}, key=lambda name: look(name).order)
+
+    def method_settings(self, method: str) -> dict[str, Any]:
+        """The stored settings of a method, from the first run that has it; empty where no header tells."""
+        return next(
+            (head["methods"][method] for head in self.headers.values() if method in head.get("methods", {})), {}
+        )
 
     def label(self, setting: Setting) -> str:
         """The model, and the choices in which it differs from the other settings found."""
@@ -176,34 +178,48 @@ class Records:
                 yield group
 
 
-def load(path: str | Path) -> Records:
+def load(path: str | Path | Records) -> Records:
     """All finished records below ``path``: a run's folder or a folder of runs."""
+    if isinstance(path, Records):
+        return path
     root = Path(path)
-    if not root.is_dir():
-        raise InvalidDatasetError(
-            f"There is no folder '{path}'.", hint="Give the folder that `poise bench run --out` wrote."
-        )
-    found = sorted(root.rglob("run.json"))
+    found = sorted(root.rglob("run.json")) if root.is_dir() else []
     if not found:
-        raise InvalidDatasetError(
-            f"No run.json is below '{path}'.", hint="Give the folder that `poise bench run --out` wrote."
-        )
+        what = f"No run.json is below '{path}'." if root.is_dir() else f"There is no folder '{path}'."
+        raise InvalidDatasetError(what, hint="Give the folder that `poise bench run --out` wrote.")
     headers: dict[str, dict[str, Any]] = {}
     folders: dict[str, Path] = {}
     tables: list[pa.Table] = []
     for file in found:
-        header = json.loads(file.read_text("utf-8"))
+        header = read_header(file.parent)
         run = str(header.get("run", file.parent.name))
         if run in headers:
             raise InvalidOptionError(f"Two runs are called '{run}': '{folders[run]}' and '{file.parent}'.",
                                 hint="Report on one of their folders at a time, or rename one.")  # fmt: skip
         headers[run], folders[run] = header, file.parent
-        tables += [_with_setting(pq.read_table(part), header) for part in sorted(file.parent.rglob("*.parquet"))]
+        tables += [_with_setting(table, header) for table in _parts(file.parent)]
     if not any(len(table) for table in tables):
         raise InvalidDatasetError(
             f"The runs below '{path}' have no rows yet.", hint="Let `poise bench run` finish a chunk."
         )
     return Records(_groups(pa.concat_tables(tables, promote_options="permissive")), headers, folders)
+
+
+def _parts(folder: Path) -> Iterator[pa.Table]:
+    """A run's files of records: those that its ledger lists, if they are as they were written."""
+    ledger = Ledger(folder / "ledger.jsonl")
+    known = {folder / f"{unit}.parquet": line["sha256"] for unit, line in ledger.finished().items()}
+    for part in sorted(known) if ledger.path.is_file() else sorted(folder.rglob("*.parquet")):
+        try:
+            content = part.read_bytes()
+            if checksum(content) != known.get(part, checksum(content)):
+                raise OSError("it is not the file that was written")
+            yield pq.read_table(pa.BufferReader(content))
+        except (OSError, pa.ArrowException) as problem:
+            raise InvalidDatasetError(
+                f"The records '{part}' are damaged: {problem}.",
+                hint="Run the same `poise bench run` again (`poise bench resume-info` shows it): it repairs the run.",
+            ) from None
 
 
 def of_table(table: pa.Table, header: dict[str, Any] | None = None) -> Records:
@@ -218,13 +234,24 @@ def _with_setting(table: pa.Table, header: dict[str, Any]) -> pa.Table:
         raise InvalidDatasetError(
             f"The records have no column {', '.join(missing)}.", hint="They are of another version of poise."
         )
-    own = {key: value for key, value in header.get("config", {}).items() if key not in NOT_A_SETTING}
-    text = json.dumps(own, sort_keys=True) if own else ""
-    return table.append_column("choices", pa.array([text] * len(table), pa.string()))
+    setting = setting_of(header)
+    for name, value in (("choices", setting.choices), ("init", setting.init)):
+        table = table.append_column(name, pa.array([value] * len(table), pa.string()))
+    return table
+
+
+def setting_of(header: dict[str, Any]) -> Setting:
+    """The setting of a run, from its header."""
+    config = header.get("config", {})
+    own = {key: value for key, value in config.items() if key not in NOT_A_SETTING}
+    init = str(header.get("init_kind", own.get("init", "template")))
+    return Setting(str(config.get("model", "")), json.dumps(own, sort_keys=True) if own else "", init)
 
 
 def _groups(table: pa.Table) -> tuple[Group, ...]:
-    keys = [table[name].to_pylist() for name in ("model", "choices", "dataset", "method", "seed", "id", "error")]
+    keys = [
+        table[name].to_pylist() for name in ("model", "choices", "init", "dataset", "method", "seed", "id", "error")
+    ]
     places: dict[tuple[str, ...], dict[int, dict[str, int]]] = {}
     errors: dict[tuple[str, ...], int] = {}
     for at, (*key, seed, name, error) in enumerate(zip(*keys, strict=True)):
@@ -236,19 +263,19 @@ def _groups(table: pa.Table) -> tuple[Group, ...]:
             # two runs of one setting may overlap; their rows are the same, and the first is kept
             places[group].setdefault(seed, {}).setdefault(name, at)
     made = [_group(table, key, by_seed, errors.get(key, 0)) for key, by_seed in places.items() if by_seed]
-    made.sort(key=lambda group: (group.setting, group.dataset, _method_order(group.method)))
+    made.sort(key=lambda group: (group.setting, group.dataset, look(group.method).order))
     return tuple(made)
 
 
 def _group(table: pa.Table, key: tuple[str, ...], by_seed: dict[int, dict[str, int]], errors: int) -> Group:
-    model, choices, dataset, method = key
+    model, choices, init, dataset, method = key
     common = sorted(set.intersection(*(set(places) for places in by_seed.values())))
     every = set().union(*by_seed.values())
     if not common:  # seeds that share no image can't be averaged; the fullest one is reported
         seed = max(by_seed, key=lambda each: len(by_seed[each]))
         by_seed, common = {seed: by_seed[seed]}, sorted(by_seed[seed])
     seeds = {seed: _rows(table, common, [by_seed[seed][name] for name in common]) for seed in sorted(by_seed)}
-    return Group(Setting(model, choices), dataset, method, seeds, errors, len(every) - len(common))
+    return Group(Setting(model, choices, init), dataset, method, seeds, errors, len(every) - len(common))
 
 
 def _rows(table: pa.Table, ids: list[str], places: list[int]) -> SeedRows:
@@ -264,7 +291,3 @@ def _matrix(part: pa.Table, name: str) -> np.ndarray | None:
     column = part[name].combine_chunks()
     width = len(column[0])
     return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(part), width)
-
-
-def _method_order(method: str) -> tuple[int, str]:
-    return (ORDER.index(method) if method in ORDER else len(ORDER), method)

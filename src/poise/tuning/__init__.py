@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from poise.tuning.adamw import AdamW
 from poise.tuning.dynaprompt import DynaPrompt
-from poise.tuning.ensemble import AnyTuner
-from poise.tuning.frameworks import FRAMEWORKS, Options, make_tuner
+from poise.tuning.frameworks import Framework, FrameworkOptions, frameworks, make_tuner
+from poise.tuning.loop import adapt
 from poise.tuning.memory import PromptMemory
-from poise.tuning.step import Recipe, adapt
+from poise.tuning.protocol import AnyTuner
 from poise.tuning.stream import StreamTuner
 from poise.tuning.tuner import Tuner
 
 __all__ = [
-    "FRAMEWORKS",
     "AdamW",
     "AnyTuner",
     "DynaPrompt",
-    "Options",
+    "Framework",
+    "FrameworkOptions",
     "PromptMemory",
-    "Recipe",
     "StreamTuner",
     "Tuner",
     "adapt",
+    "frameworks",
     "make_tuner",
 ]

@@ -1,164 +1,124 @@
 """Episodic tuning of MaPLe's coupled prompts: context, deep prompts and projections, with the image tower in the graph.
 
-An objective is differentiated with respect to text and image features (and token states, for alignment); pullbacks
-carry that on, one chunk of classes or views at a time. Views that the objective doesn't depend on are never computed
-again: with TPT's selection, 7 of 64.
+Gradients with respect to image features and token states come back through the image tower one chunk of views at a
+time. Views that the objective doesn't depend on are never computed again: with TPT's selection, 7 of 64 are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.encoding.coupled import Coupled
 from poise.encoding.prompted_views import PromptedViews, pairs
-from poise.objectives import Sum, chosen_views
-from poise.objectives.alignment import WEIGHT, Alignment
-from poise.tuning.adamw import AdamW
-from poise.tuning.answer import make_answer, start_where, untuned_answer
-from poise.tuning.step import Recipe, check_names
-from poise.types import Adapted, ClassTokens, DualEncoder, Objective, Outputs, Prompt
+from poise.methods import Method
+from poise.tuning.episodic import EpisodicTuner
+from poise.tuning.gradient import Features, ObjectiveGradient
+from poise.tuning.loop import Problem, SharedInit
+from poise.types import ClassTokens, DualEncoder, Outputs, Prompt
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """B images' views under some prompts."""
+class CoupledProblem:
+    """Prompts of both towers are tuned, so texts and views follow them."""
 
-    features: Tensor  # [B, V, D]
-    tokens: Tensor | None  # [B, V, J, T, W], where alignment needs them
+    def __init__(
+        self,
+        encoder: DualEncoder,
+        method: Method,
+        objective: ObjectiveGradient | None,
+        tower: PromptedViews,
+        views: Tensor,
+        init: Coupled,
+        init_features: Features,
+    ) -> None:
+        self.method, self.objective, self.init_features = method, objective, init_features
+        self.init, self.init_prompt = SharedInit(init), init.prompt()
+        self._encoder, self._tower, self._views = encoder, tower, views  # views: [B, V, 3, S, S]
+        images, texts = init_features.images, init_features.texts
+        assert images is not None
+        logits = encoder.logits(images, texts)
+        texts = texts.expand(len(images), -1, -1)
+        self.untuned = Outputs(images, texts, logits, logits, tokens=init_features.tokens)
+        self._which: Tensor | None = None  # the (image, view) pairs [n, 2] that matter, fixed by the first gradient
+
+    def text_prompt(self, parameters: Coupled) -> Prompt:
+        """The text tower's share."""
+        return parameters.text()
+
+    def features(self, parameters: Coupled, texts: Tensor) -> Features:
+        """The pairs that matter, seen again; the others as they were under the init."""
+        init = self.init_features
+        assert self._which is not None
+        assert init.images is not None
+        found, states = self._tower.features(self._views, parameters.image_layers(), self._which)
+        image, view = self._which.unbind(1)
+        images, tokens = init.images.clone(), init.tokens
+        images[image, view] = found
+        if tokens is not None:
+            tokens = tokens.clone()
+            tokens[image, view] = states
+        return Features(texts, images, tokens)
+
+    def outputs(self, features: Features) -> Outputs:
+        """Under other texts and views."""
+        assert features.images is not None
+        logits = self._encoder.logits(features.images, features.texts)
+        return Outputs(features.images, features.texts, logits, self.untuned.logits, tokens=features.tokens)
+
+    def gradient(self, parameters: Coupled, cotangent: Features, text_gradient: Prompt) -> Coupled:
+        """Through the image tower for the pairs that matter, and then through the projections."""
+        assert cotangent.images is not None
+        if self._which is None:
+            self._which = self._influential(cotangent.images, cotangent.tokens)
+        image, view = self._which.unbind(1)
+        tokens = None if cotangent.tokens is None else cotangent.tokens[image, view]
+        layers = self._tower.pullback(
+            self._views, parameters.image_layers(), self._which, cotangent.images[image, view], tokens
+        )
+        return parameters.pull(text_gradient, layers)
+
+    def prompt(self, parameters: Coupled) -> Prompt:
+        """Both towers' prompts."""
+        return parameters.prompt()
+
+    def _influential(self, images: Tensor, tokens: Tensor | None) -> Tensor:
+        """The pairs that the loss, the target or the answer depends on; they stay over all steps."""
+        mask = images.ne(0).any(-1)
+        if tokens is not None:
+            mask = mask | tokens.flatten(2).ne(0).any(-1)
+        mask[:, 0] = True
+        return pairs(mask.scatter(1, self.method.target().views(self.untuned), True))
 
 
-class DeepTuner:
+class DeepTuner(EpisodicTuner):
     """Several methods over one label set, from fitted MaPLe prompts. Images come as views, not as features."""
 
     reads = "views"
-    ordered = False
 
     def __init__(
         self,
         encoder: DualEncoder,
         classes: ClassTokens,
-        methods: Sequence[Recipe],
-        start: Coupled,
+        methods: Sequence[Method],
+        init: Coupled,
         *,
-        alignment: Alignment | None = None,
-        alignment_weight: float = WEIGHT,
         views_per_pass: int = 0,
     ) -> None:
-        check_names(methods)
-        self.encoder, self.classes, self.methods, self.start = encoder, classes, tuple(methods), start
-        self.texts = ClassTexts(encoder, classes, start.text())
-        layers = 0 if alignment is None else int(alignment.mean.shape[0])
-        self._views = PromptedViews(encoder, tokens_of=layers, views_per_pass=views_per_pass)
-        self._aligned = layers > 0
-        self._objectives: dict[str, Objective] = {}
-        for method in methods:
-            objective = method.objective()
-            if objective is not None and method.steps and len(classes) > 1:
-                terms = ((1.0, objective), (alignment_weight, alignment)) if alignment else ((1.0, objective),)
-                self._objectives[method.name] = Sum(terms)
+        super().__init__(encoder, classes, methods, ClassTexts(encoder, classes, init.text()))
+        self.init = init
+        layers = max((objective.token_layers for objective in self._objectives.values()), default=0)
+        self._tower = PromptedViews(encoder, tokens_of=layers, views_per_pass=views_per_pass)
 
-    @torch.no_grad()
-    def predict(self, views: Tensor) -> dict[str, Adapted]:
-        """Normalised views [B, V, 3, S, S], view 0 the plain one -> each method's answer."""
-        begun = self._look(views, self.start)
-        texts = self.texts.init_features().expand(len(views), -1, -1)
-        reference = self.encoder.logits(begun.features, texts)
-        out = Outputs(begun.features, texts, reference, reference)
-        return {
-            method.name: self._tuned(method, views, begun, out)
-            if method.name in self._objectives
-            else untuned_answer(method, out, self.start.prompt())
+    def _problems(self, inputs: Tensor) -> list[Problem[Any, Any]]:
+        found, states = self._tower.features(inputs, self.init.image_layers())
+        tokens = states.unflatten(0, inputs.shape[:2]) if self._tower.tokens_of else None
+        features = Features(self.texts.init_features(), found.unflatten(0, inputs.shape[:2]), tokens)
+        return [
+            CoupledProblem(
+                self.encoder, method, self._objectives.get(method.name), self._tower, inputs, self.init, features
+            )
             for method in self.methods
-        }
-
-    def _tuned(self, method: Recipe, views: Tensor, begun: _Seen, start_out: Outputs) -> Adapted:
-        reference = start_out.reference_logits
-        coupled, seen, texts = self.start, begun, start_out.text_features
-        optimiser = AdamW(lr=method.lr, weight_decay=method.weight_decay)
-        fine = torch.ones(len(views), dtype=torch.bool, device=reference.device)
-        losses = []
-        which = torch.empty(0, 2, dtype=torch.long)
-        for step in range(method.steps):
-            value, text_slope, slope, token_slope = self._slopes(method, seen, texts, reference)
-            if step == 0:
-                which = self._influential(method, start_out, slope, token_slope)
-            gradient = self._pull(views, coupled, which, text_slope, slope, token_slope)
-            coupled, optimiser = optimiser.step(coupled, gradient)
-            losses.append(value)
-            fine = fine & value.isfinite() & _finite(gradient) & _finite(coupled)
-            seen, texts = self._look(views, coupled, which, seen), self.texts.features(coupled.text())
-        logits = self.encoder.logits(seen.features, texts)
-        bad = ~(fine & logits[:, 0].isfinite().all(-1))
-        tuned, start = coupled.prompt().parts(), self.start.prompt().parts()
-        out = Outputs(
-            start_where(bad, start_out.image_features, seen.features),
-            start_where(bad, start_out.text_features, texts),
-            start_where(bad, reference, logits),
-            reference,
-        )
-        prompt = Prompt(**{name: start_where(bad, start[name], part) for name, part in tuned.items()})
-        return make_answer(method, out, prompt, torch.stack(losses, 1), bad)
-
-    def _slopes(
-        self, method: Recipe, seen: _Seen, texts: Tensor, reference: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """The loss [B] and its gradients with respect to text features, image features and token states."""
-        leaves = [texts.detach().clone().requires_grad_(), seen.features.detach().clone().requires_grad_()]
-        if seen.tokens is not None:
-            leaves.append(seen.tokens.detach().clone().requires_grad_())
-        with torch.enable_grad():
-            logits = self.encoder.logits(leaves[1], leaves[0])
-            tokens = leaves[2] if seen.tokens is not None else None
-            out = Outputs(leaves[1], leaves[0], logits, reference, tokens=tokens)
-            value = self._objectives[method.name](out)
-            slopes = torch.autograd.grad(value.sum(), leaves, materialize_grads=True)
-        return value.detach(), slopes[0], slopes[1], slopes[2] if seen.tokens is not None else None
-
-    def _influential(self, method: Recipe, out: Outputs, slope: Tensor, token_slope: Tensor | None) -> Tensor:
-        """The (image, view) pairs that the loss, the target or the answer depends on; they stay over all steps."""
-        mask = slope.ne(0).any(-1)
-        if token_slope is not None:
-            mask = mask | token_slope.flatten(2).ne(0).any(-1)
-        mask[:, 0] = True
-        return pairs(mask.scatter(1, chosen_views(out, method.target().selection), True))
-
-    def _pull(
-        self,
-        views: Tensor,
-        coupled: Coupled,
-        which: Tensor,
-        text_slope: Tensor,
-        slope: Tensor,
-        token_slope: Tensor | None,
-    ) -> Coupled:
-        prompt = self.texts.start if coupled is self.start else coupled.text()
-        text = self.texts.pullback(prompt, text_slope)
-        image, view = which.unbind(1)
-        tokens = None if token_slope is None else token_slope[image, view]
-        return coupled.pull(
-            text, self._views.pullback(views, coupled.image_layers(), which, slope[image, view], tokens)
-        )
-
-    def _look(self, views: Tensor, coupled: Coupled, which: Tensor | None = None, before: _Seen | None = None) -> _Seen:
-        """All views' features; where only some can have changed, the others' are taken from ``before``."""
-        features, tokens = self._views.features(views, coupled.image_layers(), which)
-        if which is None or before is None:
-            shape = views.shape[:2]
-            return _Seen(features.unflatten(0, shape), tokens.unflatten(0, shape) if self._aligned else None)
-        image, view = which.unbind(1)
-        joint, states = before.features.clone(), before.tokens
-        joint[image, view] = features
-        if states is not None:
-            states = states.clone()
-            states[image, view] = tokens
-        return _Seen(joint, states)
-
-
-def _finite(coupled: Coupled) -> Tensor:
-    """Which images [B] have finite numbers only."""
-    return torch.stack([part.isfinite().flatten(1).all(-1) for part in coupled.parts().values()]).all(0)
+        ]

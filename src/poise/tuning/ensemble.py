@@ -1,39 +1,19 @@
-"""Baselines around a tuner: an ensemble of templates, each tuned on its own, and a fixed temperature on the answers."""
+"""An ensemble of templates, each tuned on its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
+from poise.tuning.protocol import AnyTuner
 from poise.types import Adapted
 
 # The four prompts of C-TPT's comparison (Yoon et al., 2024).
 TEMPLATES = ("a photo of a {}.", "a photo of the {}.", "a picture of a {}.", "a picture of the {}.")
-
-
-class AnyTuner(Protocol):
-    """What the benchmark asks of a tuner, whatever its framework."""
-
-    @property
-    def reads(self) -> str:
-        """What `predict` takes: "features" [B, V, D], or "views" [B, V, 3, S, S]."""
-
-    @property
-    def ordered(self) -> bool:
-        """Whether answers depend on the images before, so that a stream can't be split."""
-
-    @property
-    def texts(self) -> ClassTexts:
-        """The class texts, for reports about their features."""
-
-    def predict(self, inputs: Tensor, /) -> dict[str, Adapted]:
-        """Each method's answers."""
 
 
 class Ensemble:
@@ -59,7 +39,7 @@ def _averaged(parts: Sequence[Adapted]) -> Adapted:
         return torch.stack([getattr(part, name) for part in parts]).mean(0)
 
     logits = mean("logits")
-    # Log-probabilities are logits less a number per image, which softmax ignores.
+    # Log-probabilities are logits minus a number per image, which softmax ignores.
     start = torch.stack([part.init_probs.log() for part in parts]).mean(0).softmax(-1)
     return replace(
         parts[0],
@@ -73,22 +53,3 @@ def _averaged(parts: Sequence[Adapted]) -> Adapted:
         fallback=torch.stack([part.fallback for part in parts]).any(0),
         text_features=mean("text_features"),
     )
-
-
-class Tempered:
-    """A tuner whose logits are divided by one temperature, fitted on held-out labels (Guo et al., 2017)."""
-
-    def __init__(self, tuner: AnyTuner, temperature: float) -> None:
-        if not 0 < temperature < float("inf"):
-            raise InvalidOptionError(f"The temperature is {temperature}.", hint="It must be above 0.")
-        self.tuner, self.temperature = tuner, temperature
-        self.reads, self.ordered, self.texts = tuner.reads, tuner.ordered, tuner.texts
-
-    def predict(self, inputs: Tensor) -> dict[str, Adapted]:
-        """Each method's answers; the predicted classes are the tuner's own."""
-        return {name: self._softened(answer) for name, answer in self.tuner.predict(inputs).items()}
-
-    def _softened(self, answer: Adapted) -> Adapted:
-        logits = answer.logits / self.temperature
-        start = (answer.init_probs.log() / self.temperature).softmax(-1)
-        return replace(answer, logits=logits, probs=logits.softmax(-1), init_probs=start)

@@ -1,156 +1,165 @@
-"""From a run's choices to a tuner: the framework (how images relate) and the start (where tuning begins)."""
+"""The frameworks, one row each: how images relate to each other while they are tuned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from poise.encoding.coupled import Coupled
-from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
-from poise.inits import fpp
-from poise.objectives.alignment import Alignment
+from poise.errors import InvalidOptionError, UnknownNameError
+from poise.inits.kinds import Init, read_init
+from poise.methods import Method, Term
+from poise.objectives.alignment import WEIGHT
+from poise.prompts import tokenise
 from poise.prompts.conditional import Conditional
-from poise.prompts.files import Facts, StoredPrompt, load
-from poise.tuning.conditional import ConditionalTuner
+from poise.registry import Registry
 from poise.tuning.deep import DeepTuner
-from poise.tuning.ensemble import TEMPLATES, AnyTuner, Ensemble, Tempered
-from poise.tuning.step import Recipe
+from poise.tuning.ensemble import TEMPLATES, Ensemble
+from poise.tuning.protocol import AnyTuner
 from poise.tuning.stream import StreamTuner
-from poise.tuning.tuner import Tuner
-from poise.types import ClassTokens, DualEncoder, Prompt
-
-FRAMEWORKS = ("tpt", "dynaprompt", "ensemble")
-KINDS = ("coop", "cocoop", "maple", "fpp")
+from poise.tuning.temperature import Tempered
+from poise.tuning.tuner import ConditionalTuner, Tuner
+from poise.types import ClassTokens, DualEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What only some frameworks have."""
+class FrameworkOptions:
+    """What every framework takes."""
 
-    size: int = 10  # of DynaPrompt's memory
-    variant: str = "described"  # of DynaPrompt
+    temperature: float = 1.0  # that answers' logits are divided by
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodicOptions(FrameworkOptions):
+    """Of "tpt"."""
+
     statistics: str = ""  # file of token statistics: MaPLe is then tuned with PromptAlign's term
     feature_norm: float = 1.0  # of the features that CoCoOp's network reads
-    temperature: float = 1.0  # that answers' logits are divided by
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynaPromptOptions(FrameworkOptions):
+    """Of "dynaprompt"."""
+
+    size: int = 10  # prompts that the memory holds
+    variant: str = "described"  # or "as-published"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a tuner is made of."""
+
+    encoder: DualEncoder
+    methods: Sequence[Method]
+    init: Init
+    on_long_label: str = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """One framework. ``ordered``: answers depend on the images before, so that a stream can't be split."""
+
+    name: str
+    description: str
+    build: Callable[[Setup, Any], AnyTuner]  # the second is an object of ``options``
+    inits: tuple[str, ...]  # kinds that it can start from
+    options: type[FrameworkOptions] = FrameworkOptions
+    ordered: bool = False
+
+    def parse(self, given: Mapping[str, Any]) -> FrameworkOptions:
+        """The options with these names, or an error that names the nearest."""
+        known = [option.name for option in fields(self.options)]
+        for name in given:
+            if name not in known:
+                raise UnknownNameError.of(f"option of the framework '{self.name}'", name, known)
+        return self.options(**given)
+
+
+def _episodic(setup: Setup, options: EpisodicOptions) -> AnyTuner:
+    encoder, methods, classes, init = setup.encoder, setup.methods, setup.init.classes, setup.init.parameters
+    if options.statistics and not isinstance(init, Coupled):
+        raise InvalidOptionError(
+            f"statistics={options.statistics!r} was given, and the init is '{setup.init.kind}'.",
+            hint="PromptAlign tunes MaPLe's prompts: give a MaPLe prompt as init.",
+        )
+    if options.feature_norm != 1.0 and not isinstance(init, Conditional):
+        raise InvalidOptionError(
+            f"feature_norm={options.feature_norm} was given, and the init is '{setup.init.kind}'.",
+            hint="Only CoCoOp's network reads features: give a CoCoOp prompt as init.",
+        )
+    if isinstance(init, Coupled):
+        return DeepTuner(encoder, classes, [_aligned(method, options.statistics) for method in methods], init)
+    if isinstance(init, Conditional):
+        return ConditionalTuner(encoder, classes, methods, replace(init, feature_norm=options.feature_norm))
+    return Tuner(encoder, classes, methods, init)
+
+
+def _aligned(method: Method, statistics: str) -> Method:
+    """The method with PromptAlign's term; the record of a run tells it by the framework's option."""
+    if not statistics or not method.tunes:
+        return method
+    return replace(method, terms=(*method.terms, Term("alignment", WEIGHT, options={"statistics": statistics})))
+
+
+def _online(setup: Setup, options: DynaPromptOptions) -> AnyTuner:
+    init = setup.init.parameters
+    assert not isinstance(init, Coupled | Conditional)
+    return StreamTuner(
+        setup.encoder, setup.init.classes, setup.methods, init, size=options.size, variant=options.variant
+    )
+
+
+def _ensemble(setup: Setup, options: FrameworkOptions) -> AnyTuner:
+    encoder, labels = setup.encoder, setup.init.classes.labels
+    placed = [
+        tokenise(encoder, labels, template, on_long_label=setup.on_long_label, repeats=True) for template in TEMPLATES
+    ]
+    return Ensemble([Tuner(encoder, classes, setup.methods) for classes in placed])
+
+
+frameworks: Registry[Framework] = Registry("framework")
+for _framework in (
+    Framework(name="tpt", description="each image for itself", build=_episodic, options=EpisodicOptions,
+              inits=("template", "fpp", "coop", "cocoop", "maple")),
+    Framework(name="dynaprompt", description="an online memory of prompts along a stream", build=_online,
+              options=DynaPromptOptions, inits=("template", "fpp", "coop"), ordered=True),
+    Framework(name="ensemble", description="four templates, tuned apart, logits averaged", build=_ensemble,
+              inits=("template",)),
+):  # fmt: skip
+    frameworks.add(_framework.name)(_framework)
 
 
 def make_tuner(
     encoder: DualEncoder,
     classes: ClassTokens,
-    methods: Sequence[Recipe],
+    methods: Sequence[Method],
     *,
     framework: str = "tpt",
     init: str = "template",
-    options: Options | None = None,
+    options: Mapping[str, Any] | None = None,
     on_long_label: str = "error",
 ) -> AnyTuner:
     """A tuner over the labels of ``classes``.
 
     Args:
         encoder: the model.
-        classes: the labels under the template that is the start where ``init`` doesn't bring its own.
+        classes: the labels under the template that is the init where ``init`` doesn't bring its own.
         methods: what to tune by.
-        framework: "tpt" (each image for itself), "dynaprompt" (an online memory along a stream), or "ensemble"
-            (four templates, tuned apart, logits averaged).
-        init: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), or the file of a fitted prompt,
-            optionally with its kind in front ("coop:prompt.safetensors").
-        options: what only some frameworks have.
-        on_long_label: "error" or "truncate", for labels that are too long under a fitted prompt's own template.
+        framework: one of `frameworks`: "tpt" (each image for itself), "dynaprompt" (an online memory along a stream),
+            or "ensemble" (four templates, tuned apart, logits averaged).
+        init: "template" (its words), "fpp" (fitted here, without data), or the file of a fitted prompt, optionally
+            with its kind in front ("coop:prompt.safetensors").
+        options: the framework's own, by name, such as ``{"size": 5}`` for "dynaprompt".
+        on_long_label: what to do with labels that are too long under the init's own template, as in `tokenise`.
     """
-    options = options or Options()
-    if framework not in FRAMEWORKS:
-        raise UnknownNameError.of("framework", framework, FRAMEWORKS)
-    stored = read_init(init, encoder, classes)
-    tuner = _make(encoder, classes, methods, framework, stored, options, on_long_label)
-    return tuner if options.temperature == 1.0 else Tempered(tuner, options.temperature)
-
-
-def read_init(init: str, encoder: DualEncoder, classes: ClassTokens) -> StoredPrompt | None:
-    """The prompt that ``init`` names; None for the template's own words."""
-    if init == "template":
-        return None
-    if init in fpp.PUBLISHED:
-        return fpp.fit(encoder, classes.labels, classes.template, recipe=fpp.PUBLISHED[init])
-    kind, _, rest = init.partition(":")
-    path = rest if kind in KINDS and rest else init
-    stored = load(path)
-    if path != init and stored.facts.kind != kind:
-        raise InvalidCheckpointError(
-            f"'{path}' holds a prompt of kind '{stored.facts.kind}', but '{kind}' was asked for.",
-            hint=f"Write '{stored.facts.kind}:{path}', or give the right file.",
-        )
-    return stored
-
-
-def place(
-    stored: StoredPrompt, encoder: DualEncoder, classes: ClassTokens, on_long_label: str = "error"
-) -> tuple[ClassTokens, Prompt]:
-    """The same labels under a fitted prompt's own template, and that prompt on the encoder's device."""
-    own = stored.classes(encoder, classes.labels, on_long_label=on_long_label, repeats=True)
-    dtype = torch.promote_types(encoder.dtype, torch.float32)
-    return own, stored.prompt().map(lambda part: part.to(encoder.device, dtype))
-
-
-def _make(
-    encoder: DualEncoder,
-    classes: ClassTokens,
-    methods: Sequence[Recipe],
-    framework: str,
-    stored: StoredPrompt | None,
-    options: Options,
-    on_long_label: str,
-) -> AnyTuner:
-    if framework == "ensemble":
-        return _ensemble(encoder, classes, methods, stored, options)
-    start = None
-    if stored is not None:
-        kind = stored.facts.kind
-        classes, start = place(stored, encoder, classes, on_long_label)
-        if kind in ("maple", "cocoop") and framework != "tpt":
-            raise InvalidOptionError(
-                f"'{framework}' can't start from '{kind}'.", hint="It needs one context: coop or fpp."
-            )
-        if kind == "maple":
-            alignment = read_statistics(options.statistics) if options.statistics else None
-            return DeepTuner(encoder, classes, methods, Coupled.of(stored, encoder), alignment=alignment)
-        if kind == "cocoop":
-            width, like = int(stored.tensors["weight1"].shape[1]), start.context
-            made = Conditional.of(stored, width, like, feature_norm=options.feature_norm)
-            return ConditionalTuner(encoder, classes, methods, made)
-    if framework == "dynaprompt":
-        return StreamTuner(encoder, classes, methods, start, size=options.size, variant=options.variant)
-    return Tuner(encoder, classes, methods, start)
-
-
-def _ensemble(
-    encoder: DualEncoder,
-    classes: ClassTokens,
-    methods: Sequence[Recipe],
-    stored: StoredPrompt | None,
-    options: Options,
-) -> Ensemble:
-    if stored is not None:
+    row = frameworks.get(framework)
+    parsed = row.parse(options or {})
+    found = read_init(init, encoder, classes, on_long_label=on_long_label)
+    if found.kind not in row.inits:
         raise InvalidOptionError(
-            f"An ensemble of templates can't start from '{stored.facts.kind}'.", hint="Use init = 'template'."
+            f"'{framework}' can't start from '{found.kind}'.", hint=f"It starts from: {', '.join(row.inits)}."
         )
-    members = []
-    for template in TEMPLATES:
-        own = Facts(kind="template", model=encoder.name, template=template).place(encoder, classes.labels, repeats=True)
-        members.append(Tuner(encoder, own, methods))
-    return Ensemble(members)
-
-
-def read_statistics(path: str | Path) -> Alignment:
-    """Token statistics that `poise fit stats` wrote."""
-    try:
-        tensors = load_file(path)
-        return Alignment(tensors["mean"], tensors["variance"])
-    except (SafetensorError, OSError, KeyError) as problem:
-        raise InvalidCheckpointError(
-            f"'{path}' holds no token statistics: {problem}.", hint="Compute them with `poise fit stats`."
-        ) from None
+    setup = Setup(encoder=encoder, methods=methods, init=found, on_long_label=on_long_label)
+    tuner = row.build(setup, parsed)
+    return tuner if parsed.temperature == 1.0 else Tempered(tuner, parsed.temperature)

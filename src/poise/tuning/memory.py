@@ -64,6 +64,20 @@ class PromptMemory:
         self.values, self.order, self.uses = values, list(order), list(uses)
 
 
+def distinct(contexts: Tensor) -> tuple[list[int], list[int]]:
+    """(rows, where): the first of each group of equal contexts [P, M, E], and which of ``rows`` each context equals.
+
+    >>> distinct(torch.tensor([[[1.0]], [[2.0]], [[1.0]]]))
+    ([0, 1], [0, 1, 0])
+    """
+    flat = contexts.flatten(1)
+    # The first equal row; the diagonal counts as equal, so that a context with NaN equals itself.
+    equal = (flat[:, None] == flat).all(-1) | torch.eye(len(flat), dtype=torch.bool, device=flat.device)
+    first = equal.int().argmax(1).tolist()
+    rows = sorted(set(first))
+    return rows, [rows.index(row) for row in first]
+
+
 def mean_entropy(logits: Tensor) -> Tensor:
     """[P, V, C] -> [P]: over all views, the plain one included."""
     return view_entropy(logits).mean(1)
@@ -72,7 +86,7 @@ def mean_entropy(logits: Tensor) -> Tensor:
 def probability_difference(logits: Tensor) -> Tensor:
     """[P, V, C] -> [P]: the plain view's top probability, less what the other views give that class on average."""
     probs = logits.softmax(-1)
-    top, label = probs[:, 0].max(-1)
+    top, label = probs[:, 0].max(-1)  # classes that tie have one text, so each gives the same difference
     others = probs[:, 1:].gather(2, label[:, None, None].expand(-1, probs.shape[1] - 1, 1))
     return top - others.mean((1, 2)) if probs.shape[1] > 1 else torch.zeros_like(top)
 
@@ -84,7 +98,10 @@ def logit_difference(logits: Tensor) -> Tensor:
 
 
 def pick_described(entropy: Tensor, difference: Tensor) -> list[int]:
-    """Candidates [1..] that are surer than the start (candidate 0) and differ more between plain view and others."""
+    """Candidates [1..] that are surer than the start (candidate 0) and differ more between plain view and others.
+
+    A candidate that equals the start must have the start's own numbers: then neither comparison holds.
+    """
     better = (entropy < entropy[0]) & (difference > difference[0])
     return [int(index) for index in better.nonzero()[:, 0]]
 

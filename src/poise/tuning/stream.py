@@ -12,13 +12,13 @@ from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError
+from poise.methods import Method
 from poise.prompts import init_prompt
 from poise.storage import hash_names, save_tensors
 from poise.tuning.answer import stacked
-from poise.tuning.dynaprompt import DynaPrompt
+from poise.tuning.dynaprompt import DynaPrompt, answer_next
+from poise.tuning.episodic import check_names
 from poise.tuning.memory import PromptMemory
-from poise.tuning.step import Recipe, check_names
-from poise.tuning.together import answer_together
 from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
 
 _FORMAT = "poise-memory/1"
@@ -34,32 +34,24 @@ class StreamTuner:
         self,
         encoder: DualEncoder,
         classes: ClassTokens,
-        methods: Sequence[Recipe],
-        start: Prompt | None = None,
+        methods: Sequence[Method],
+        init: Prompt | None = None,
         *,
         size: int = 10,
         variant: str = "described",
         memory: Callable[[Tensor, int], PromptMemory] = PromptMemory,
     ) -> None:
         check_names(methods)
-        self.texts = ClassTexts(encoder, classes, start or init_prompt(encoder, classes))
-        self.streams = {
-            method.name: DynaPrompt(encoder, classes, method, size, variant, texts=self.texts, memory=memory)
-            for method in methods
-        }
+        self.texts = ClassTexts(encoder, classes, init or init_prompt(encoder, classes))
+        self.streams = {method.name: DynaPrompt(self.texts, method, size, variant, memory=memory) for method in methods}
 
     def predict(self, image_features: Tensor) -> dict[str, Adapted]:
         """The next images' features [B, V, D], in order -> each method's answers."""
         for stream in self.streams.values():
             stream.picked = []
         features = image_features.to(self.texts.encoder.device)
-        with torch.no_grad():
-            rows = [self._one(each[None]) for each in features]
-        return {name: stacked([row[name] for row in rows]) for name in self.streams}
-
-    def _one(self, features: Tensor) -> dict[str, Adapted]:
-        taking = [stream.take(features) for stream in self.streams.values()]
-        return dict(zip(self.streams, answer_together(taking, self.texts), strict=True))
+        rows = [answer_next(list(self.streams.values()), each[None]) for each in features]
+        return {name: stacked(column) for name, column in zip(self.streams, zip(*rows, strict=True), strict=True)}
 
     def save(self, folder: str | Path) -> None:
         """Write each method's memory into ``folder``."""
@@ -104,10 +96,10 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
                 f"The memory's {name} is {facts.get(name)!r}, but this stream's is {ours!r}.",
                 hint="A memory belongs to one model, label set, method and variant.",
             )
-    device = stream.encoder.device
+    device = stream.texts.encoder.device
     if not torch.equal(tensors["start"].to(device), stream.memory.start):
         raise InvalidCheckpointError(
-            f"'{path}' began from another prompt.", hint="Give the same start, dtype and template."
+            f"'{path}' began from another prompt.", hint="Give the same init, dtype and template."
         )
     stream.memory.reset(tensors["values"].to(device), facts["order"], facts["uses"])
     texts = tensors.get("texts", torch.empty(0)).to(device)
@@ -117,10 +109,10 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
 
 def _identity(stream: DynaPrompt) -> dict[str, object]:
     return {
-        "model": stream.encoder.name,
-        "labels": hash_names(stream.classes.labels),
-        "template": stream.classes.template,
-        "method": repr(stream.method),
+        "model": stream.texts.encoder.name,
+        "labels": hash_names(stream.texts.classes.labels),
+        "template": stream.texts.classes.template,
+        "method": json.dumps(stream.method.settings(), default=str),
         "variant": stream.variant,
         "size": len(stream.memory.order),
     }

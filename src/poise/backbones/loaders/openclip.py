@@ -52,8 +52,8 @@ def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
     resize = preprocess.get("resize_mode") or "shortest"
     if height != width or resize not in ("shortest", "squash"):
         raise InvalidOptionError(
-            f"The model wants pictures of {height} x {width} with resize mode '{resize}'.",
-            hint="Accepted: square pictures, resize mode 'shortest' or 'squash'.",
+            f"The model wants images of {height} x {width} with resize mode '{resize}'.",
+            hint="Accepted: square images, resize mode 'shortest' or 'squash'.",
         )
     interpolation = preprocess.get("interpolation") or "bicubic"
     return ImageSpec(

@@ -65,8 +65,8 @@ def load_named(name: str, *, device: torch.device, dtype: torch.dtype, cache_dir
     if not source:
         raise _unknown(name)
     config = copy.deepcopy(open_clip.get_model_config(architecture))
-    config["quick_gelu"] = _activation(name, config, source)
-    weights = _named_weights(name, source, cache_dir)
+    config["quick_gelu"] = uses_quick_gelu(name, config, source)
+    weights = named_weights(name, source, cache_dir)
     model = build(config, weights)
     tokenizer = open_clip.get_tokenizer(architecture, cache_dir=cache_dir)
     return wrap(model, tokenizer, source, name=name, device=device, dtype=dtype)
@@ -113,7 +113,7 @@ def _fill(model: nn.Module, weights: Path) -> None:
         ) from error
 
 
-def _activation(name: str, config: dict[str, Any], source: dict[str, Any]) -> bool:
+def uses_quick_gelu(name: str, config: dict[str, Any], source: dict[str, Any]) -> bool:
     """Whether QuickGELU is right for these weights: the tag knows, a plain architecture name does not."""
     trained, stated = bool(source.get("quick_gelu", False)), bool(config.get("quick_gelu", False))
     if stated and not trained:
@@ -124,7 +124,8 @@ def _activation(name: str, config: dict[str, Any], source: dict[str, Any]) -> bo
     return trained
 
 
-def _named_weights(name: str, source: dict[str, Any], cache_dir: str | None) -> Path:
+def named_weights(name: str, source: dict[str, Any], cache_dir: str | None) -> Path:
+    """The file with the weights that open_clip's row ``source`` names, fetched from the hub if it is not cached."""
     location = str(source.get("hf_hub", ""))
     if not location:
         url = str(source.get("url", "an unknown place"))

@@ -44,13 +44,12 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
             f"The weights of 'pocket' can't be read: {error}.", hint="Install poise again."
         ) from error
     weights = {name: tensor.float() for name, tensor in state.items()}
-    tower = PocketTexts(weights, config["model_cfg"]["text_cfg"])
-    pictures = PocketPictures(weights)
-    freeze(tower, device, dtype)
-    freeze(pictures, device, dtype)
-    text = TextSide(_tokenizer(), tower.table, SharedPrefix(tower.causal()), len(tower.positions), False, 0)
+    texts, images = PocketTexts(weights, config["model_cfg"]["text_cfg"]), PocketImageTower(weights)
+    freeze(texts, device, dtype)
+    freeze(images, device, dtype)
+    text = TextSide(_tokenizer(), texts.table, SharedPrefix(texts.causal()), len(texts.positions), False, 0)
     spec = _spec(config)
-    return Encoder("pocket", ImageSide(spec, pictures), text, scale=math.exp(float(weights["logit_scale"].double())))
+    return Encoder("pocket", ImageSide(spec, images), text, scale=math.exp(float(weights["logit_scale"].double())))
 
 
 def _spec(config: dict[str, Any]) -> ImageSpec:
@@ -64,7 +63,7 @@ def _spec(config: dict[str, Any]) -> ImageSpec:
     )
 
 
-class PocketPictures(nn.Module):
+class PocketImageTower(nn.Module):
     """EfficientNet-Lite and a linear projection into the joint space."""
 
     def __init__(self, weights: Weights) -> None:
@@ -73,9 +72,9 @@ class PocketPictures(nn.Module):
         self.weight = nn.Parameter(weights["visual.head.proj.weight"])
         self.bias = nn.Parameter(weights["visual.head.proj.bias"]) if "visual.head.proj.bias" in weights else None
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[N, 3, S, S] -> [N, D]."""
-        return F.linear(self.trunk(pictures), self.weight, self.bias)
+        return F.linear(self.trunk(images), self.weight, self.bias)
 
 
 class PocketTexts(nn.Module):

@@ -91,7 +91,7 @@ def _model(folder: Path) -> Any:
 def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
     processing = read_config(folder / "preprocessor_config.json")
     vision = model.config.vision_config
-    grid = round(getattr(vision, "num_patches", 0) ** 0.5)  # of SigLIP2, which takes patches instead of a picture
+    grid = round(getattr(vision, "num_patches", 0) ** 0.5)  # of SigLIP2, which takes patches instead of an image
     size = grid * vision.patch_size if family == "siglip2" else vision.image_size
     spec = ImageSpec(
         size=int(size),
@@ -102,7 +102,7 @@ def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
         crop_offset="floor",  # as transformers' image processors crop
     )
 
-    def pictures(views: Tensor) -> Tensor:
+    def encode(views: Tensor) -> Tensor:
         if family != "siglip2":
             return _pooled(model.get_image_features(pixel_values=views))
         side = vision.patch_size
@@ -113,7 +113,7 @@ def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
         features = model.get_image_features(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=shapes)
         return _pooled(features)
 
-    return ImageSide(spec, pictures)
+    return ImageSide(spec, encode)
 
 
 def _pooled(output: Any) -> Tensor:

@@ -29,6 +29,9 @@ class EveryPair:
         spans = [(start, min(start + step, len(classes))) for start in range(0, len(classes), step)]
         return torch.cat([self._encode(classes, prompt, *span) for span in spans], 1)
 
+    def pullback_at(self, classes: ClassTokens, prompt: Prompt, unit: Callable[[Tensor], Tensor]) -> None:
+        """Nothing is faster than autograd here."""
+
     def _encode(self, classes: ClassTokens, prompt: Prompt, start: int, stop: int) -> Tensor:
         part = classes.rows(start, stop)
         count, length = part.ids.shape

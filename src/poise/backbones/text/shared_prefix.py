@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,10 +23,6 @@ from poise.backbones.text.vjp import TextVjp
 from poise.backbones.triton import fused_block
 from poise.errors import InvalidOptionError
 from poise.types import ClassTokens, Prompt
-
-T = TypeVar("T")
-_Key = tuple[int, bool]
-_CACHE_SIZE = 256  # cached layouts of label sets, or of chunks of them
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,9 @@ class SharedPrefix:
     def __init__(self, tower: CausalTower, *, tiled: bool | None = None) -> None:
         self.tower = tower
         self.tiled = tiled  # None means on CUDA only
-        self._layouts: dict[_Key, tuple[ClassTokens, PackedLayout]] = {}
-        self._tiles: dict[_Key, tuple[ClassTokens, Tiles]] = {}
+        # Layouts of label sets, or of chunks of them, cached as long as those exist.
+        self._layouts: WeakKeyDictionary[ClassTokens, dict[bool, PackedLayout]] = WeakKeyDictionary()
+        self._tiles: WeakKeyDictionary[ClassTokens, Tiles] = WeakKeyDictionary()
 
     def __call__(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
         """Return unnormalised features [B, C, D], differentiable with respect to the prompt."""
@@ -122,22 +119,16 @@ class SharedPrefix:
         return self.tower.finish(run_tiles(last, tiles, x, keys, values, mask, ends_only=True))
 
     def _tiles_of(self, classes: ClassTokens) -> Tiles:
-        positions = self.tower.positions
-        return _cached(
-            self._tiles,
-            (id(classes), False),
-            classes,
-            lambda: make_tiles(classes, device=positions.device, dtype=positions.dtype),
-        )
+        if classes not in self._tiles:
+            positions = self.tower.positions
+            self._tiles[classes] = make_tiles(classes, device=positions.device, dtype=positions.dtype)
+        return self._tiles[classes]
 
     def _layout(self, classes: ClassTokens, *, class_specific: bool) -> PackedLayout:
-        device = self.tower.positions.device
-        return _cached(
-            self._layouts,
-            (id(classes), class_specific),
-            classes,
-            lambda: pack(classes, class_specific=class_specific, device=device),
-        )
+        layouts = self._layouts.setdefault(classes, {})
+        if class_specific not in layouts:
+            layouts[class_specific] = pack(classes, class_specific=class_specific, device=self.tower.positions.device)
+        return layouts[class_specific]
 
     def _embed_tiles(self, tiles: Tiles, dtype: torch.dtype) -> Tensor:
         return self.tower.table(tiles.ids).to(dtype) + self.tower.positions[tiles.positions]  # [n * W, E]
@@ -164,15 +155,6 @@ class SharedPrefix:
                 hint=f"This text tower has {len(self.tower.blocks)} layers: give at most {len(self.tower.blocks) - 1}.",
             )
         return prompt.text_layers.to(self.tower.positions.dtype).unbind(1)
-
-
-def _cached(cache: dict[_Key, tuple[ClassTokens, T]], key: _Key, classes: ClassTokens, make: Callable[[], T]) -> T:
-    # The key is the id of the label set. The entry holds a reference to it, so the id cannot be reused meanwhile.
-    if key not in cache:
-        while len(cache) >= _CACHE_SIZE:
-            cache.pop(next(iter(cache)))
-        cache[key] = (classes, make())
-    return cache[key][1]
 
 
 def _insert(prefix: Tensor, deep_prompts: tuple[Tensor, ...], depth: int, span: TokenSpan) -> Tensor:

@@ -19,11 +19,14 @@ class PromptedViT:
         self.width = int(visual.class_embedding.shape[0])
 
     def __call__(self, images: Tensor, layers: Tensor) -> Tensor:
-        """Return unnormalised features, differentiable with respect to the prompts ``layers``."""
+        """Features, not normalised; differentiable in the layers."""
         return self.with_tokens(images, layers, 0)[0]
 
     def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return features [N, D] and all token states [N, count, T, W], with prompts, after blocks 0..count-1."""
+        """Features [N, D], and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
+
+        Each layer's own prompts are in place, last of the T tokens.
+        """
         if layers.shape[1] > self.depth or layers.shape[-1] != self.width:
             raise InvalidOptionError(
                 f"Image prompts for {layers.shape[1]} layers of width {layers.shape[-1]} were given.",
@@ -39,9 +42,9 @@ class PromptedViT:
         for i, block in enumerate(visual.transformer.resblocks):
             if 0 < i < layers.shape[1]:
                 x = torch.cat([x[:, :keep], layers[:, i]], 1)
-            x = block(x)
             if i < count:
                 states.append(x)
+            x = block(x)
         pooled, _ = visual._pool(x[:, :keep])
         features = pooled if visual.proj is None else pooled @ visual.proj
         return features, torch.stack(states, 1) if states else x.new_zeros(len(x), 0, *x.shape[1:])

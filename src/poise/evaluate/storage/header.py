@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import platform
 import subprocess
@@ -15,6 +14,7 @@ import torch
 
 from poise import __version__
 from poise.evaluate.config import RunConfig
+from poise.evaluate.resolve import init_kind, is_ordered
 from poise.storage import slug
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ def header(
         "run": config.run_id,
         "title": config.title,
         "config": config.hashed(),
+        "ordered": is_ordered(config),
+        "init_kind": init_kind(config),
         "config_hash": config.digest(),
-        "methods": {method.name: dataclasses.asdict(method) for method in methods},
+        "methods": {method.name: method.settings() for method in methods},
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from poise.errors import RunConflictError, StorageError
+from poise.errors import InvalidDatasetError, RunConflictError, StorageError
 from poise.evaluate.config import differences
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.units import Unit
@@ -64,12 +64,9 @@ class RunFolder:
 
     def header(self) -> dict[str, Any] | None:
         """The stored header; None where the run has not begun."""
-        try:
-            return dict(json.loads((self.path / "run.json").read_text("utf-8")))
-        except FileNotFoundError:
-            return None
+        return read_header(self.path) if (self.path / "run.json").exists() else None
 
-    def settle(self, header: Mapping[str, Any], *, allow_changes: bool = False) -> None:
+    def begin(self, header: Mapping[str, Any], *, allow_changes: bool = False) -> None:
         """Write the header of a new run, or refuse to go on with a run that was begun under another one."""
         stored = self.header()
         if stored is None:
@@ -87,19 +84,8 @@ class RunFolder:
             )
 
     def state(self, units: Iterable[Unit]) -> State:
-        """Look at every file that the ledger lists and compare its checksum."""
-        lines = self.ledger.finished()
-        finished, damaged = set(), []
-        for unit in units:
-            line = lines.get(unit.id)
-            if line is None:
-                continue
-            file = self.path / unit.path
-            if file.is_file() and checksum(file.read_bytes()) == line["sha256"]:
-                finished.add(unit.id)
-            else:
-                damaged.append(unit.id)
-        return State(frozenset(finished), tuple(damaged))
+        """Which of ``units`` are finished; see `read_state`."""
+        return read_state(self.path, self.ledger, units)
 
     def commit(self, unit: Unit, content: bytes, **facts: Any) -> None:
         """Make a unit's file final: the file first, then its line in the ledger."""
@@ -126,6 +112,34 @@ class RunFolder:
     def _clear_leftovers(self) -> None:
         for file in self.path.rglob(f"{TEMPORARY}*"):
             file.unlink(missing_ok=True)
+
+
+def read_state(folder: Path, ledger: Ledger, units: Iterable[Unit]) -> State:
+    """Look at the file of every unit that the ledger lists and compare its checksum."""
+    lines = ledger.finished()
+    finished, damaged = set(), []
+    for unit in units:
+        if unit.id in lines:
+            file = folder / unit.path
+            if file.is_file() and checksum(file.read_bytes()) == lines[unit.id]["sha256"]:
+                finished.add(unit.id)
+            else:
+                damaged.append(unit.id)
+    return State(frozenset(finished), tuple(damaged))
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """What ``run.json`` in a run's folder says."""
+    file = folder / "run.json"
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise InvalidDatasetError(
+            f"'{file}' can't be read: {problem}.", hint="Without it a run can't be used: repeat it under another name."
+        ) from None
+    if not isinstance(content, dict) or not isinstance(content.get("config", {}), dict):
+        raise InvalidDatasetError(f"'{file}' is not a run's header.", hint="`poise bench run` writes one.")
+    return content
 
 
 def run_folders(runs: str | Path) -> Sequence[Path]:

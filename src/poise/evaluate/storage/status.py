@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from poise.evaluate.storage.ledger import Ledger
-from poise.storage import checksum
+from poise.evaluate.storage.run_folder import read_header, read_state
+from poise.evaluate.units import Plan
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,24 @@ class Status:
 
 
 def status(folder: str | Path) -> Status:
-    """Count a run's finished files and compare their checksums."""
+    """Count a run's finished units and compare the checksums of their files."""
     root = Path(folder)
-    head = json.loads((root / "run.json").read_text("utf-8"))
+    head = read_header(root)
     ledger = Ledger(root / "ledger.jsonl")
-    lines = ledger.finished()
-    damaged = tuple(unit for unit, line in lines.items() if not _intact(root / f"{unit}.parquet", str(line["sha256"])))
-    whole = [line for unit, line in lines.items() if unit not in damaged]
-    config = head["config"]
-    per_seed = [-(-int(entry["images"]) // int(config["chunk"])) for entry in head["datasets"].values()]
+    plan = Plan.of(head)
+    units = [
+        unit for name, entry in head["datasets"].items()
+        for unit in plan.units(name, str(entry["folder"]), range(int(entry["images"])))
+    ]  # fmt: skip
+    state = read_state(root, ledger, units)
+    lines = [line for unit, line in ledger.finished().items() if unit in state.finished]
     commands = [line["command"] for line in ledger.lines() if line.get("event") == "start" and line.get("command")]
     return Status(
         run=str(head["run"]),
-        units=sum(per_seed) * len(config["seeds"]),
-        finished=len(whole),
-        images=sum(int(line["images"]) for line in whole),
-        errors=sum(int(line["errors"]) for line in whole),
-        damaged=damaged,
+        units=len(units),
+        finished=len(lines),
+        images=sum(int(line["images"]) for line in lines),
+        errors=sum(int(line["errors"]) for line in lines),
+        damaged=state.damaged,
         command=tuple(commands[-1]) if commands else (),
     )
-
-
-def _intact(file: Path, expected: str) -> bool:
-    return file.is_file() and checksum(file.read_bytes()) == expected

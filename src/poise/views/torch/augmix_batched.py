@@ -30,7 +30,7 @@ def augmix(crops: Tensor, plans: Sequence[AugMixPlan]) -> Tensor:
     for step in range(operations.shape[1]):
         active = depths > step
         is_lookup = np.isin(operations[:, step], _LOOKUP_CODES)
-        for mask, apply in ((active & is_lookup, _look_up), (active & ~is_lookup, _warp)):
+        for mask, apply in ((active & is_lookup, look_up), (active & ~is_lookup, warp)):
             rows = np.flatnonzero(mask)
             if len(rows):
                 index = torch.from_numpy(rows).to(crops.device)
@@ -50,7 +50,7 @@ def _mix(crops: Tensor, chains: Tensor, plans: Sequence[AugMixPlan]) -> Tensor:
     return mixed
 
 
-def _warp(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
+def warp(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
     """Apply PIL's bilinear affine transform: black outside the source image, edge pixels repeated at its border."""
     side = images.shape[-1]
     matrices = torch.from_numpy(affine_matrices(operations, levels, signs, side)).to(images.device)
@@ -64,7 +64,8 @@ def _warp(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.
     return warped.add_(_TRUNCATION_SLACK).mul_(inside[:, None]).to(torch.uint8)
 
 
-def _look_up(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
+def look_up(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
+    """The operations that change each level by a table: autocontrast, equalize, posterize, solarize."""
     tables = _tables(images, operations, levels)  # [N, 3, 256] uint8
     number = len(images)
     offsets = torch.arange(number * 3, device=images.device, dtype=torch.int32).mul_(256).view(number, 3, 1, 1)

@@ -83,10 +83,10 @@ def _pixels(image: Image.Image | Tensor, spec: ImageSpec, plan: ViewPlan, device
     if device.type != "cuda":
         return _pixels_cpu(source.cpu(), spec, plan)
     source = source.to(device, non_blocking=True)
-    plain = resample(source, *_plain_taps(spec, plan, device))
+    plain = resample(source, *plain_taps(spec, plan, device))
     if plan.views == 1:
         return plain
-    return torch.cat([plain, resample(source, *_crop_taps(spec, plan, device))])
+    return torch.cat([plain, resample(source, *crop_taps(spec, plan, device))])
 
 
 def _pixels_cpu(source: Tensor, spec: ImageSpec, plan: ViewPlan) -> Tensor:
@@ -101,7 +101,8 @@ def _pixels_cpu(source: Tensor, spec: ImageSpec, plan: ViewPlan) -> Tensor:
     return views
 
 
-def _plain_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
+def plain_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
+    """Which pixels the plain view is made of, across and down."""
     name = check_interpolation(spec.interpolation)
     to = plain_geometry(plan.size, spec)
     steps = torch.arange(spec.size, device=device, dtype=torch.float64)
@@ -115,7 +116,8 @@ def _plain_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[
     return taps[0], taps[1]
 
 
-def _crop_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
+def crop_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
+    """Which pixels the crops are made of, across and down; a flipped crop is read from the right."""
     side, name = spec.size, spec.crop_interpolation
     numbers = np.concatenate([plan.boxes, plan.flips[:, None]], axis=1)  # one copy to the device, not five
     left, top, width, height, flip = torch.from_numpy(numbers).to(device).T

@@ -1,14 +1,18 @@
 """Post-hoc temperature scaling: the one number T that makes held-out labels most likely (Guo et al., 2017).
 
-The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so its only minimum is where the slope changes sign.
+The negative log-likelihood of softmax(β z) is convex in β = 1 / T, so it has one minimum, where its derivative is 0.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from poise.errors import InvalidOptionError
+from poise.tuning.protocol import AnyTuner
+from poise.types import Adapted
 
 _BOUNDS = (1e-4, 1e4)  # of β
 
@@ -24,21 +28,40 @@ def fit(logits: Tensor, labels: Tensor) -> float:
     wide = wide - wide.amax(-1, keepdim=True)
     right = wide.gather(1, labels[:, None])[:, 0]
 
-    def slope(beta: float) -> float:
+    def derivative(beta: float) -> float:
         return float(((beta * wide).softmax(-1) * wide).sum(-1).mean() - right.mean())
 
     low, high = _BOUNDS
-    if slope(low) >= 0 or slope(high) <= 0:
+    if derivative(low) >= 0 or derivative(high) <= 0:
         raise InvalidOptionError(
             "No temperature between 0.0001 and 10000 is best for these logits.",
             hint="All are right, or they say nothing: give more held-out images.",
         )
     while high / low > 1 + 1e-12:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        low, high = (middle, high) if derivative(middle) < 0 else (low, middle)
     return 1 / (low * high) ** 0.5
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor, temperature: float = 1.0) -> float:
     """Mean over the images."""
     return float(torch.nn.functional.cross_entropy(logits.double() / temperature, labels))
+
+
+class Tempered:
+    """A tuner whose logits are divided by one temperature, fitted on held-out labels (Guo et al., 2017)."""
+
+    def __init__(self, tuner: AnyTuner, temperature: float) -> None:
+        if not 0 < temperature < float("inf"):
+            raise InvalidOptionError(f"The temperature is {temperature}.", hint="It must be above 0.")
+        self.tuner, self.temperature = tuner, temperature
+        self.reads, self.ordered, self.texts = tuner.reads, tuner.ordered, tuner.texts
+
+    def predict(self, inputs: Tensor) -> dict[str, Adapted]:
+        """Each method's answers; the predicted classes are the tuner's own."""
+        return {name: self._softened(answer) for name, answer in self.tuner.predict(inputs).items()}
+
+    def _softened(self, answer: Adapted) -> Adapted:
+        logits = answer.logits / self.temperature
+        start = (answer.init_probs.log() / self.temperature).softmax(-1)
+        return replace(answer, logits=logits, probs=logits.softmax(-1), init_probs=start)

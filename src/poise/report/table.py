@@ -1,0 +1,45 @@
+"""A table as data: every command that prints one makes this object, and every format renders it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry: its text, and what may stand smaller beside it."""
+
+    text: str
+    extra: str = ""  # standard deviation, interval
+    best: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.extra}".rstrip()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of cells."""
+
+    cells: tuple[Cell, ...]
+    section: str = ""  # a rule separates lines of different sections
+    quiet: bool = False  # another's numbers, shown for comparison
+
+    @classmethod
+    def of(cls, *texts: str, section: str = "") -> Line:
+        """A line of plain texts."""
+        return cls(tuple(map(Cell, texts)), section)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the formats render: texts for people in ``lines``, numbers for programs in ``records``."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    texts: int = 2  # leading columns that hold names and are aligned left; the others hold numbers
+    records: tuple[Mapping[str, Any], ...] = ()  # one for each row of CSV and JSON
