@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from poise import methods, metrics
 from poise.cli.app import app
 
-METHOD = dataclasses.replace(methods.get("kld+cats"), name="kld+mine", selection=0.5)
+METHOD = dataclasses.replace(
+    methods.get("kld+cats"), name="kld+mine", selection=0.5, about=methods.About(description="a third party's method")
+)
 METRIC = metrics.Metric(
     name="overconfidence",
     title="Overconf.",
@@ -23,11 +25,11 @@ METRIC = metrics.Metric(
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(methods._TABLE, METHOD.name, METHOD)  # becomes methods.register(METHOD)
-    monkeypatch.setitem(methods.DESCRIPTIONS, METHOD.name, "a third party's method")
+def registered() -> Iterator[None]:
+    methods.register(METHOD)
     metrics.register(METRIC)
     yield
+    methods.unregister(METHOD.name)
     metrics.unregister(METRIC.name)
 
 

@@ -122,7 +122,7 @@ def test_shards_never_touch_the_disk(tmp_path: Path) -> None:
     ("members", "message"),
     [
         ({"a.jpg": b"x"}, "without a label"),
-        ({"a.cls": b"0"}, "without a picture"),
+        ({"a.cls": b"0"}, "without an image"),
         ({"a.jpg": b"x", "a.cls": b"zero"}, "is not a label"),
         ({"a.jpg": b"x", "a.cls": b"5"}, "has label 5"),
         ({}, "no sample"),

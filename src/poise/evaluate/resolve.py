@@ -14,7 +14,7 @@ from poise.inference.limits import default_batch_size
 from poise.inits.kinds import check_template, init_file
 from poise.methods import Method
 from poise.prompts.files import load
-from poise.tuning import frameworks
+from poise.tuning.frameworks import frameworks
 from poise.views import DEFAULT_ENGINE
 
 
