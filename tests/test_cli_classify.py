@@ -106,7 +106,7 @@ def test_init_names_where_tuning_starts(
     message = refused(monkeypatch, capsys, "classify", image, "--labels", "a,b", "--init", "none.safetensors", *TINY)
     assert "none.safetensors" in message
     common = ["classify", image, "--labels", "a,b", "--init", "x", "--template", "{} here", *TINY]
-    assert "leave yours out" in refused(monkeypatch, capsys, *common)
+    assert "brings its own template" in refused(monkeypatch, capsys, *common)
 
 
 def test_labels_from_a_file(folder: Path) -> None:

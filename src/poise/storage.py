@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, the hashes and names that are used for them, and safe cells of tables."""
+"""Files that are there whole or not at all, the hashes and names used for them, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -83,6 +83,15 @@ def slug(text: str) -> str:
         return safe
     mark = hashlib.sha256(text.encode()).hexdigest()[:6]
     return f"{safe[-60:].strip('-.')}-{mark}"
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters spelled out: a name must not move the cursor or change colours.
+
+    >>> printable("cat\x1b[31m")
+    'cat\\x1b[31m'
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def safe_cell(value: object) -> object:

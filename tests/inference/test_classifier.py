@@ -226,7 +226,7 @@ def test_an_init_file_keeps_its_template_and_the_rule_for_long_labels(encoder, t
         classifier(encoder, long, init=tmp_path / "prompt")
     with pytest.warns(UserWarning, match="Cut to"):
         assert classifier(encoder, long, init=tmp_path / "prompt", on_long_label="truncate")(picture()).label in long
-    with pytest.raises(InvalidOptionError, match="leave yours out"):
+    with pytest.raises(InvalidOptionError, match="brings its own template"):
         classifier(encoder, init=tmp_path / "prompt", template="a photo of a {}.")
 
 

@@ -16,7 +16,7 @@ import typer
 
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
-from poise.storage import safe_cell
+from poise.storage import printable, safe_cell
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -178,12 +178,12 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     errors = []
     for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
         if not isinstance(outcome, dict):
-            table.add_row(Text(_printable(image)), "error", "(below)", "", "", "", "", style="red")
-            errors.append(_printable(f"{image}: {outcome.message}"))
+            table.add_row(Text(printable(image)), "error", "(below)", "", "", "", "", style="red")
+            errors.append(printable(f"{image}: {outcome.message}"))
             continue
         for place, name in enumerate(methods):
             cells = [image if place == 0 else "", *_table_row(outcome[name])]
-            table.add_row(*(Text(_printable(cell)) for cell in cells))  # not markup: a label may hold [brackets]
+            table.add_row(*(Text(printable(cell)) for cell in cells))  # not markup: a label may hold [brackets]
     buffer = io.StringIO()
     terminal = sys.stdout.isatty()
     Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
@@ -228,11 +228,6 @@ def _as_csv(outcomes: list[Any], methods: list[str]) -> str:
             writer.writerow([safe_cell(result.source), name, safe_cell(result.label), repr(result.confidence),
                              repr(result.margin), repr(result.entropy), result.fallback, ""])  # fmt: skip
     return buffer.getvalue()
-
-
-def _printable(text: str) -> str:
-    """Text without escape sequences, which would reach the terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _echo(text: str) -> None:

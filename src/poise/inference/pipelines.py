@@ -25,7 +25,6 @@ from poise.inference.classifier import (
 )
 from poise.inference.results import Result
 from poise.methods import Method
-from poise.prompts import DEFAULT_TEMPLATE
 from poise.types import DualEncoder
 
 TASK = "zero-shot-image-classification"
@@ -37,7 +36,7 @@ _ONE_IMAGE = (str, bytes, bytearray, memoryview, Path, Image.Image, np.ndarray, 
 class CallOptions(TypedDict, total=False):
     """The keyword arguments of a call, for type checkers."""
 
-    hypothesis_template: str
+    hypothesis_template: str | None
     top_k: int | None
     batch_size: int | None
     images: Any
@@ -55,7 +54,7 @@ class ZeroShotImageClassification:
         self.encoder, self.batch_size = encoder, batch_size
 
         @lru_cache(maxsize=8)  # encoding the labels takes longer than most images
-        def classifier(labels: tuple[str, ...], template: str, batch_size: int | None) -> Classifier[Result]:
+        def classifier(labels: tuple[str, ...], template: str | None, batch_size: int | None) -> Classifier[Result]:
             return Classifier(labels, encoder, method, template=template, batch_size=batch_size, **options)
 
         self._classifier = classifier
@@ -80,7 +79,7 @@ class ZeroShotImageClassification:
         image: Any = None,
         candidate_labels: Sequence[str] | None = None,
         *,
-        hypothesis_template: str = DEFAULT_TEMPLATE,
+        hypothesis_template: str | None = None,
         top_k: int | None = None,
         batch_size: int | None = None,
         images: Any = None,
@@ -93,7 +92,7 @@ class ZeroShotImageClassification:
                 [3, H, W]; a list of them; or a generator or any other iterable, which is read as it is needed.
             candidate_labels: the labels.
             hypothesis_template: the sentence that a label is put into. The default is poise's own,
-                "a photo of a {}."; transformers' is "This is a photo of {}.".
+                "a photo of a {}.", or the fitted prompt's (``init``); transformers' is "This is a photo of {}.".
             top_k: only so many of the best labels.
             batch_size: images computed together; None: as the pipeline was made.
             images: the older name of ``image``.

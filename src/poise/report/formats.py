@@ -6,7 +6,6 @@ import csv
 import html as escaping
 import io
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from poise.registry import Registry
 from poise.report.table import Cell, Line, Table
-from poise.storage import safe_cell
+from poise.storage import printable, safe_cell
 
 BEST = "†"  # what stands for bold where text has no styles
 
@@ -70,15 +69,6 @@ def _terminal_cell(cell: Cell, line: Line, colour: bool, padded: bool) -> Text:
     if not colour and padded:
         text += BEST if cell.best else " "
     return Text(text, style="bold" if cell.best else "dim" if line.quiet else "")
-
-
-def printable(text: str) -> str:
-    r"""The text with control characters spelled out: a name must not move the cursor or change colours.
-
-    >>> printable("cat\x1b[31m")
-    'cat\\x1b[31m'
-    """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def markdown(tables: Sequence[Table]) -> str:
