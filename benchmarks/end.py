@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from bench import Bench, pictures_of, plan_of
-from fixtures import jpegs, labels
 from held import Held
+from inputs import jpegs, labels
 from plain import PlainViews, plain_loader
 from torch import Tensor
 
 from poise.data import Item
 from poise.images import read_image
-from poise.loading.overlap import flow
-from poise.loading.prepare import Preparation, ahead, batch_views
-from poise.loading.processes import Readers
-from poise.loading.reading import Prepared, Reading
+from poise.inference.limits import Limits
+from poise.inference.predictor import Predictor
+from poise.loading.overlap import map_ahead
+from poise.loading.prepare import Preparer
 from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.types import ClassTokens
-from poise.views import make_views
+from poise.views import ViewRecipe, make_views
 
 CLASSES = 47
 
@@ -42,64 +41,57 @@ def end(bench: Bench) -> None:
     wanted, (plain_rate, plain_host) = bench.kept["wanted"], bench.kept["plain"]
     items = [Item(str(number), 0, Held(files[number % len(files)])) for number in range(options.images)]
     tuner = bench.tuner(classes)
-    with Readers(options.threads) if bench.device.type == "cuda" else nullcontext() as readers:
-        for batch in options.end_batch or [options.batch]:
-            ours = _Ours(bench, tuner, readers, batch)
-            ours.answers(items[: 6 * batch])
-            rates = {part: _rate(bench, ours, part, items) for part in ("read", "made", "bare", "answers")}
-            gap = (wanted - ours.answers(items[:batch])[: len(wanted)]).abs().mean().item() * CLASSES
-            rate, host = rates["answers"]
-            memory = bench.peak(lambda ours=ours, batch=batch: ours.answers(items[: 4 * batch]))
-            bench.note("end", classes=CLASSES, batch=batch, plain_per_s=plain_rate, ours_per_s=rate,
-                       times=rate / plain_rate, read_per_s=rates["read"][0], views_per_s=rates["made"][0],
-                       bare_per_s=rates["bare"][0], plain_host_ms=plain_host, host_ms=host, ours_gib=memory,
-                       mean_gap=gap, workers=options.workers)  # fmt: skip
+    for batch in options.end_batch or [options.batch]:
+        ours = _Ours(bench, tuner, batch)
+        ours.answers(items[: 6 * batch])  # starts the processes that read
+        ours.read(items[: 6 * batch])
+        rates = {part: _rate(bench, ours, part, items) for part in ("read", "made", "bare", "answers")}
+        gap = (wanted - ours.answers(items[:batch])[: len(wanted)]).abs().mean().item() * CLASSES
+        rate, host = rates["answers"]
+        memory = bench.peak(lambda ours=ours, batch=batch: ours.answers(items[: 4 * batch]))
+        bench.note("end", classes=CLASSES, batch=batch, plain_per_s=plain_rate, ours_per_s=rate,
+                   times=rate / plain_rate, read_per_s=rates["read"][0], views_per_s=rates["made"][0],
+                   bare_per_s=rates["bare"][0], plain_host_ms=plain_host, host_ms=host, ours_gib=memory,
+                   mean_gap=gap, workers=options.workers)  # fmt: skip
 
 
 class _Ours:
-    """The stages of a run, as `poise bench run` has them."""
+    """The pipeline of poise, up to one of its stages."""
 
-    def __init__(self, bench: Bench, tuner: Tuner, readers: Readers | None, batch: int) -> None:
-        self._bench, self._tuner, self._readers, self._batch = bench, tuner, readers, batch
-        self._prepare = Preparation(bench.encoder.image, Reading(bench.options.views, augmix=True), cut=False)
+    def __init__(self, bench: Bench, tuner: Tuner, batch: int) -> None:
+        limits = Limits(batch_size=batch, workers=bench.options.threads)
+        self._recipe = ViewRecipe(bench.options.views, augmix=True)
+        self._predictor = Predictor(bench.encoder, tuner, self._recipe, limits=limits)
+        self._preparer = Preparer(bench.encoder, workers=limits.workers, processes=bench.device.type == "cuda")
+        self._encoder, self._batch = bench.encoder, batch
 
     def read(self, items: Sequence[Item]) -> None:
         """Reading alone."""
-        for _ in self._batches(items):
+        ready = map_ahead(
+            lambda item: self._preparer.prepare(item, self._recipe, 0),
+            items,
+            threads=self._preparer.workers,
+            window=2 * self._batch,
+        )
+        for _ in ready:
             pass
 
     def made(self, items: Sequence[Item]) -> None:
         """Reading and views."""
-        for _ in flow(self._batches(items), self._bench.device, self._views, lambda batch, made: None):
+        for _ in self._predictor.views(items):
             pass
 
     def bare(self, items: Sequence[Item]) -> None:
         """The image tower alone, as often as there are batches."""
-        made = self._views(next(self._batches(items[: self._batch])))
-        for _ in range(len(items) // self._batch):
-            self._bench.encoder.encode_images(made)
+        made = torch.stack(list(self._predictor.views(items[: self._batch])))
+        with torch.no_grad():
+            for _ in range(len(items) // self._batch):
+                self._encoder.encode_images(made)
 
     def answers(self, items: Sequence[Item]) -> Tensor:
         """Everything: probabilities [N, C]."""
-        batches = self._batches(items)
-        if self._bench.device.type != "cuda":  # nothing to overlap on the same cores
-            return torch.cat([self._answer(batch, self._views(batch)).cpu() for batch in batches])
-        stream = flow(batches, self._bench.device, self._views, self._answer)
-        return torch.cat([found.cpu() for _, found in stream if found is not None])
-
-    def _batches(self, items: Sequence[Item]) -> Iterator[list[Prepared]]:
-        threads = self._bench.options.threads
-        window = max(2 * self._batch, 2 * threads)
-        stream = ahead(lambda item: self._prepare(item, 0, self._readers), items, threads=threads, window=window)
-        while batch := list(islice(stream, self._batch)):
-            yield batch
-
-    def _views(self, batch: Sequence[Prepared]) -> Tensor:
-        encoder = self._bench.encoder
-        return batch_views(batch, encoder.image, self._bench.device, encoder.dtype)
-
-    def _answer(self, batch: Sequence[Prepared], made: Tensor) -> Tensor:
-        return self._tuner.predict(self._bench.encoder.encode_images(made))["tpt"].probs
+        found = [outcome.answers["tpt"].probs for outcome in self._predictor.run(items)]
+        return torch.from_numpy(np.stack(found)).float()
 
 
 def _rate(bench: Bench, ours: _Ours, part: str, items: Sequence[Any]) -> tuple[float, float]:

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from bench import Bench, pictures_of, plan_of
 from end import end
-from fixtures import encoder_of, jpegs, labels, random_clip
+from fixtures import encoder_of, random_clip
+from inputs import jpegs, labels
 from open_clip.model import CLIP
 from torch import Tensor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,49 @@ def test_table_and_csv(folder: Path) -> None:
     assert 0 <= float(rows[0]["confidence"]) <= 1
 
 
+def test_csv_cells_that_a_spreadsheet_would_run_are_quoted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A formula, by any of its first characters, in a label and in a file's name."""
+    monkeypatch.chdir(folder)
+    (folder / "a.png").rename('=a,"b.png')
+    for first in "=+-@":
+        text = run('=a,"b.png', "--labels", f"{first}cat,{first}dog", "--format", "csv").stdout
+        (row,) = csv.DictReader(io.StringIO(text))
+        assert row["label"] in {f"'{first}cat", f"'{first}dog"}
+        assert row["image"] == "'=a,\"b.png"
+    bad = run("=none.png", "--labels", "a,b", "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(bad.stdout))
+    assert (row["image"], row["method"]) == ("'=none.png", "")
+    assert "does not exist" in row["error"]
+
+
+def test_labels_and_paths_are_text_and_not_markup(folder: Path) -> None:
+    (folder / "a.png").rename(folder / "[red]a.png")
+    done = run(str(folder), "--labels", "[/red]cat,dog\x1b[31m", "--method", "zero-shot")
+    assert done.exit_code == 0, done.output
+    assert "[red]a.png" in done.stdout
+    assert "[/red]cat" in done.stdout
+    assert "\x1b[31m" not in done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux")
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_a_name_that_is_not_utf8_costs_no_row(folder: Path, output: str) -> None:
+    (folder / "a.png").rename(os.fsdecode(os.fsencode(str(folder)) + b"/\xff.png"))
+    done = run(str(folder), "--labels", "cat,dog", "--format", output, "--method", "zero-shot")
+    assert done.exit_code == 0, done.output
+    assert "b.jpg" in done.stdout
+
+
+def test_init_names_where_tuning_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = str(folder / "a.png")
+    message = refused(monkeypatch, capsys, "classify", image, "--labels", "a,b", "--init", "none.safetensors", *TINY)
+    assert "none.safetensors" in message
+    common = ["classify", image, "--labels", "a,b", "--init", "x", "--template", "{} here", *TINY]
+    assert "brings its own template" in refused(monkeypatch, capsys, *common)
+
+
 def test_labels_from_a_file(folder: Path) -> None:
     (folder / "labels.txt").write_text("cat\n\n  great white shark  \n", encoding="utf-8")
     rows = json.loads(
@@ -106,7 +150,7 @@ def test_refusals_have_one_clear_message(
     assert "Did you mean 'kld'" in refused(
         monkeypatch, capsys, "classify", image, "--labels", "a,b", "--method", "klt", *TINY
     )
-    assert "holds no picture" in refused(
+    assert "No images found in" in refused(
         monkeypatch, capsys, "classify", str(folder / "*.webp"), "--labels", "a,b", *TINY
     )
     message = refused(monkeypatch, capsys, "classify", image, "--labels-file", str(folder / "none.txt"), *TINY)

@@ -24,8 +24,10 @@ from poise.evaluate.engines import engines
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job
+from poise.images import LoadedImage, read_image
 from poise.inference import ray_classifier as cluster_classifier
 from poise.inference.results import Failure
+from poise.loading.read import NamedBytes
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
 
@@ -238,7 +240,7 @@ def test_a_cluster_prints_what_a_local_classify_prints(
     assert done.stdout == expected.stdout
     assert done.exit_code == expected.exit_code == 3
     assert done.stdout.count("\n") == 1 + 2 * 7 + 2
-    assert "3bad.png' is not a picture: its content is text" in done.stdout
+    assert "3bad.png' is not an image: its content is text" in done.stdout
     assert "missing.png' does not exist" in done.stdout
 
 
@@ -268,7 +270,7 @@ def test_what_is_finished_is_printed_before_the_error(tmp_path: Path, monkeypatc
     monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
     done = on_ray(str(folder), "--batch-size", "2")
     assert isinstance(done.exception, PoiseError)
-    assert f"the pictures '{folder / '4.png'}' to '{folder / '5.png'}'" in str(done.exception)
+    assert f"the images '{folder / '4.png'}' to '{folder / '5.png'}'" in str(done.exception)
     assert [Path(line.split(",")[0]).stem for line in done.stdout.splitlines()[1:]] == ["0", "1", "2", "3", "6", "7"]
     assert "stopped after 6 of 8 images" in done.stderr
 
@@ -276,12 +278,11 @@ def test_what_is_finished_is_printed_before_the_error(tmp_path: Path, monkeypatc
 def test_large_and_missing_files_are_judged_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = make_pictures(tmp_path, classes=1, each=1) / "class0" / "0.png"
     sent = cluster_classifier._send(picture)
-    assert isinstance(sent, cluster_classifier.SentFile)
+    assert isinstance(sent, NamedBytes)
     monkeypatch.setattr(cluster_classifier, "_LARGEST_SENT", 10)
     read = cluster_classifier._send(picture)
-    received = cluster_classifier._receive(sent)
-    assert not isinstance(read, cluster_classifier.SentFile | Failure)
-    assert not isinstance(received, Failure)
+    received = read_image(sent.content, name=sent.name)
+    assert isinstance(read, LoadedImage)
     assert (read.source, read.key) == (received.source, received.key) == (str(picture), read.key)
     assert isinstance(cluster_classifier._send(tmp_path), Failure)
 

@@ -17,7 +17,7 @@ from poise.evaluate.resolve import check_init, init_kind, make_methods
 from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report import published
-from poise.tuning import frameworks
+from poise.tuning.frameworks import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"
 TABLES = sorted(FOLDER.glob("*.toml"))

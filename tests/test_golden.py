@@ -1,4 +1,5 @@
-"""Numbers that the published TPT, C-TPT and O-TPT code gave on a tiny CLIP in float64, equalled.
+"""Numbers that the published TPT, C-TPT and O-TPT code, and an independent computation of the paper's own objective,
+gave on a tiny CLIP in float64, equalled.
 
 `tests/golden` holds a part of them; a folder with all of them, or others of the same kind, is tried where there is one
 ($POISE_VECTORS, or `shared/vectors` beside the repository).
@@ -71,6 +72,29 @@ def test_adaptation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_the_papers_objective(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """{divergence, entropy} x {plain, CATS}, selection 0.1 and 1.0, gradients through the temperature or not."""
+    gradients, step_of = [], AdamW.step
+    monkeypatch.setattr(AdamW, "step", lambda self, at, by: gradients.append(by) or step_of(self, at, by))
+    encoder = load_model(f"local-dir:{folder / 'model'}", device="cpu", dtype="float64")
+    features = encoder.encode_images(load_file(folder / "vectors.safetensors")["views"].double())
+    names = {("divergence", False): "kld", ("divergence", True): "kld+cats", ("entropy", True): "tpt+cats"}
+    for case in json.loads((folder / "paper.json").read_text()):
+        options = {name: case[name] for name in ("selection", "steps", "detach_temperature")}
+        method = methods.get(names[case["loss"], case["cats"]], **options)
+        gradients.clear()
+        answer = Tuner(encoder, tokenise(encoder, case["labels"]), [method]).predict(features)[method.name]
+        for image, expected in enumerate(case["images"][: len(features)]):
+            key = f"{method.describe()}, {len(case['labels'])} labels, image {image}"
+            norms = [gradient.context[image].norm().item() for gradient in gradients]
+            assert sorted(answer.selected[image].tolist()) == expected["selected"], key
+            assert answer.losses[image].tolist() == pytest.approx(expected["loss"], abs=1e-9), key
+            assert norms == pytest.approx(expected["grad_norm"], rel=1e-6, abs=1e-9), key
+            assert answer.init_probs[image].tolist() == pytest.approx(expected["zero_shot"], abs=1e-10), key
+            assert answer.probs[image].tolist() == pytest.approx(expected["adapted"], abs=1e-6), key
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_terms(folder: Path) -> None:
     stored, tensors = cases(folder), load_file(folder / "vectors.safetensors")
     for term in stored["terms"]:
@@ -86,7 +110,8 @@ def test_terms(folder: Path) -> None:
         ):
             value = objective(out)
             expected = term.get(name, term.get(f"{name}_term"))
-            assert value.item() == pytest.approx(expected, rel=1e-6), f"{key} {name}"
+            assert value.item() == pytest.approx(expected, rel=1e-6, abs=1e-9), f"{key} {name}"
             (gradient,) = torch.autograd.grad(value.sum(), source)
             wanted = tensors[f"{key}/{name}_gradient"].double()
-            assert (gradient[0] - wanted).norm() <= 1e-5 * wanted.norm(), f"{key} {name}"
+            # A gradient may be zero up to rounding, as the dispersion's is for classes of one text.
+            assert (gradient[0] - wanted).norm() <= 1e-5 * wanted.norm() + 1e-9, f"{key} {name}"

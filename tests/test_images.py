@@ -91,7 +91,7 @@ def test_callers_picture_is_not_shared() -> None:
         (b"<!DOCTYPE html><html>404</html>", "text"),
         (b"\x00\x01\x02\x03" * 10, "unknown format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "text"),
-        (b"RIFF\x00\x00\x00\x00WAVEfmt ", "not a picture"),
+        (b"RIFF\x00\x00\x00\x00WAVEfmt ", "not an image"),
         (b"\xff\xd8\xff", "damaged|truncated"),
         (b"\x89PNG\r\n\x1a\n", "damaged|truncated"),
         (b"GIF89a", "damaged|truncated"),
@@ -241,7 +241,7 @@ def test_images_are_found_in_folders_globs_and_by_name(tmp_path: Path) -> None:
     ]
     assert find_images([tmp_path / "b.jpg", tmp_path]) == [below[1], below[0], *below[2:]]
     for nothing in (tmp_path / "empty", f"{tmp_path}/*.bmp"):
-        with pytest.raises(InvalidOptionError, match="holds no picture"):
+        with pytest.raises(InvalidOptionError, match="No images found in"):
             find_images([nothing])
 
 

@@ -1,4 +1,7 @@
-"""Trustworthy confidence for CLIP-like vision-language models."""
+"""Trustworthy confidence for CLIP-like vision-language models.
+
+Start with `Classifier`; `list_models`, `list_methods` and `list_datasets` give the names that it and the command take.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,47 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from poise.backbones import load_model
+    from poise import objectives
+    from poise.backbones import list_models, load_model
+    from poise.data import names as list_datasets
     from poise.errors import PoiseError
-    from poise.inference.classifier import Classifier, Result
+    from poise.inference.classifier import Classifier
     from poise.inference.pipelines import pipeline
+    from poise.inference.results import Failure, Result
+    from poise.methods import Method
+    from poise.methods import names as list_methods
+    from poise.types import Outputs
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "PoiseError", "Result", "__version__", "load_model", "pipeline"]
+__all__ = [
+    "Classifier",
+    "Failure",
+    "Method",
+    "Outputs",
+    "PoiseError",
+    "Result",
+    "__version__",
+    "list_datasets",
+    "list_methods",
+    "list_models",
+    "load_model",
+    "objectives",
+    "pipeline",
+]
 
-_HOMES = {
-    "Classifier": "poise.inference.classifier",
-    "PoiseError": "poise.errors",
-    "Result": "poise.inference.classifier",
-    "load_model": "poise.backbones",
-    "pipeline": "poise.inference.pipelines",
+_HOMES = {  # public name -> where it is defined
+    "Classifier": "poise.inference.classifier:Classifier",
+    "Failure": "poise.inference.results:Failure",
+    "Method": "poise.methods:Method",
+    "Outputs": "poise.types:Outputs",
+    "PoiseError": "poise.errors:PoiseError",
+    "Result": "poise.inference.results:Result",
+    "list_datasets": "poise.data:names",
+    "list_methods": "poise.methods:names",
+    "list_models": "poise.backbones:list_models",
+    "load_model": "poise.backbones:load_model",
+    "objectives": "poise.objectives:",
+    "pipeline": "poise.inference.pipelines:pipeline",
 }
 
 
@@ -27,7 +57,9 @@ def __getattr__(name: str) -> object:
     """Import a public name on first use, so that ``import poise`` and ``poise --help`` stay free of torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'poise' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    home = importlib.import_module(module)
+    return getattr(home, attribute) if attribute else home
 
 
 def __dir__() -> list[str]:

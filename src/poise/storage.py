@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and the hashes and names that are used for them."""
+"""Files that are there whole or not at all, the hashes and names used for them, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -83,6 +83,26 @@ def slug(text: str) -> str:
         return safe
     mark = hashlib.sha256(text.encode()).hexdigest()[:6]
     return f"{safe[-60:].strip('-.')}-{mark}"
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters spelled out: a name must not move the cursor or change colours.
+
+    >>> printable("cat\x1b[31m")
+    'cat\\x1b[31m'
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def safe_cell(value: object) -> object:
+    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
+
+    >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
+    ("'=1+1", -1.5, 'kld+cats')
+    """
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return f"'{value}"
+    return value
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """How a model wants its pictures."""
+    """How a model wants its images."""
 
     size: int
     mean: tuple[float, float, float]
@@ -108,8 +108,8 @@ class DualEncoder(Protocol):
     def embed(self, ids: Tensor) -> Tensor:
         """Token vectors [..., E] of ids [...], positions not added."""
 
-    def encode_images(self, views: Tensor, prompt: Prompt | None = None) -> Tensor:
-        """Unit features [B, V, D] of normalised pictures [B, V, 3, H, W]."""
+    def encode_images(self, views: Tensor) -> Tensor:
+        """Unit features [B, V, D] of normalised views [B, V, 3, H, W], without a gradient."""
 
     def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
         """Unit text features [B, C, D] with the prompt's vectors in the classes' slots; differentiable."""
@@ -136,11 +136,11 @@ class PromptedImageTower(Protocol):
     depth: int  # layers that may have prompts
     width: int  # of a prompt's vectors
 
-    def __call__(self, images: Tensor, layers: Tensor) -> Tensor:
-        """Features [N, D], not normalised, of images [N, 3, S, S] under prompts [N, 1 + J, M, W]; differentiable."""
-
     def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The same, and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1."""
+        """Features [N, D], not normalised, of images [N, 3, S, S] under prompts [N, 1 + J, M, W]; differentiable.
+
+        And the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
+        """
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from open_clip.tokenizer import SimpleTokenizer
 from poise.backbones import load_model
 from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.tiny import tiny_model
+from poise.encoding.prompted_views import PromptedViews, pairs
 from poise.errors import InvalidOptionError
-from poise.types import Prompt
 
 VIEWS = torch.randn(2, 3, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
 
@@ -26,12 +26,8 @@ def encoder():
     return load_model("tiny", device="cpu", dtype="float64")
 
 
-def prompt(layers: int, images: int = 2) -> Prompt:
-    generator = torch.Generator().manual_seed(layers)
-    return Prompt(
-        torch.zeros(images, 2, 64),
-        image_layers=torch.randn(images, layers, 2, 64, generator=generator, dtype=torch.float64).requires_grad_(),
-    )
+def layers_of(count: int, images: int = 2) -> torch.Tensor:
+    return torch.randn(images, count, 2, 64, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
 
 
 def plain(model, view: torch.Tensor, layers: torch.Tensor) -> torch.Tensor:
@@ -47,41 +43,37 @@ def plain(model, view: torch.Tensor, layers: torch.Tensor) -> torch.Tensor:
     return feature / feature.norm()
 
 
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("images", [1, 2])
-def test_equals_the_plain_forward(encoder, model, layers, images):
-    given = prompt(layers, images)
-    fast = encoder.encode_images(VIEWS, given)
-    slow = torch.stack(
-        [
-            torch.stack([plain(model, view, given.image_layers[min(image, images - 1)]) for view in VIEWS[image]])
-            for image in range(2)
-        ]
-    )
+@pytest.mark.parametrize("together", [0, 2])
+def test_equals_the_plain_forward(encoder, model, count, images, together):
+    layers = layers_of(count, images).requires_grad_()
+    views = PromptedViews(encoder, views_per_pass=together)
+    fast, _ = views.features(VIEWS, layers)
+    owner = [min(image, images - 1) for image in range(2) for _ in range(3)]
+    slow = torch.stack([plain(model, view, layers[at]) for view, at in zip(VIEWS.flatten(0, 1), owner, strict=True)])
     assert (fast - slow).abs().max() <= 1e-10
     weights = torch.linspace(-1, 1, fast.numel(), dtype=torch.float64).reshape(fast.shape)
-    grads = [torch.autograd.grad((each * weights).sum(), given.image_layers)[0] for each in (fast, slow)]
-    assert (grads[0] - grads[1]).abs().max() <= 1e-10
+    (wanted,) = torch.autograd.grad((slow * weights).sum(), layers)
+    found = views.pullback(VIEWS, layers.detach(), pairs(torch.ones(2, 3)), weights, None)  # one row per image
+    assert ((found if images == 2 else found.sum(0, keepdim=True)) - wanted).abs().max() <= 1e-10
 
 
-def test_chunks_change_nothing(model):
+def test_chunks_change_nothing():
     small = wrap(tiny_model(), SimpleTokenizer(), {}, name="t", device=torch.device("cpu"), dtype=torch.float64)
     small.chunk = 2
     large = load_model("tiny", device="cpu", dtype="float64")
     assert (small.encode_images(VIEWS) - large.encode_images(VIEWS)).abs().max() <= 1e-12
-    given = prompt(2)
-    assert (small.encode_images(VIEWS, given) - large.encode_images(VIEWS, given)).abs().max() <= 1e-12
 
 
 def test_a_tower_that_takes_no_prompts(tmp_path):
     save_open_clip("rn", tmp_path)
     encoder = load_model(f"local-dir:{tmp_path}", device="cpu")
     with pytest.raises(InvalidOptionError, match="takes no prompts"):
-        encoder.encode_images(torch.zeros(1, 1, 3, 64, 64), prompt(1, 1))
+        PromptedViews(encoder)
 
 
-@pytest.mark.parametrize(("layers", "width"), [(3, 64), (2, 32)])
-def test_prompts_that_do_not_fit_the_tower(encoder, layers, width):
-    given = Prompt(torch.zeros(1, 2, 64), image_layers=torch.zeros(1, layers, 2, width))
+@pytest.mark.parametrize(("count", "width"), [(3, 64), (2, 32)])
+def test_prompts_that_do_not_fit_the_tower(encoder, count, width):
     with pytest.raises(InvalidOptionError, match="2 layers of width 64"):
-        encoder.encode_images(VIEWS, given)
+        PromptedViews(encoder).features(VIEWS, torch.zeros(1, count, 2, width))

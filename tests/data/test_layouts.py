@@ -18,7 +18,7 @@ from poise.storage import hash_names
 def test_opens_in_both_layouts(name: str, layout: str, tmp_path: Path) -> None:
     folder = trees.build(name, tmp_path, layout)
     row = data.row(name)
-    found = data.open(name, tmp_path)
+    found = data.open_dataset(name, tmp_path)
 
     assert Path(found.folder) == folder
     assert len(found.classes) == row.classes
@@ -76,7 +76,7 @@ def test_published_names_to_the_letter(tmp_path: Path) -> None:
     classes = {}
     for name in ("caltech101", "cars", "sun397", "ucf101", "pets", "eurosat"):
         trees.build(name, tmp_path)
-        classes[name] = data.open(name, tmp_path).classes
+        classes[name] = data.open_dataset(name, tmp_path).classes
     assert classes["caltech101"][:5] == ("face", "leopard", "motorbike", "accordion", "airplane")
     assert classes["cars"][0] == "2000 AM General Hummer SUV"
     assert classes["sun397"][-3] == "indoor wrestling ring"
@@ -88,7 +88,7 @@ def test_published_names_to_the_letter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
 def test_subsets_of_imagenet_are_in_wordnet_order(name: str, tmp_path: Path) -> None:
     trees.build(name, tmp_path, "tpt")
-    found = data.open(name, tmp_path)
+    found = data.open_dataset(name, tmp_path)
     full = dict(zip(wordnet_ids(), imagenet_names(), strict=True))
     wnids = [item.id.split("/")[0] for item in found.items]
     assert wnids == sorted(wnids)
@@ -100,7 +100,7 @@ def test_subsets_of_imagenet_are_in_wordnet_order(name: str, tmp_path: Path) -> 
 
 def test_imagenet_v2_folders_keep_their_number_as_label(tmp_path: Path) -> None:
     trees.build("imagenet-v2", tmp_path, "tpt")
-    found = data.open("imagenet-v2", tmp_path)
+    found = data.open_dataset("imagenet-v2", tmp_path)
     by_folder = {item.id.split("/")[0]: item.label for item in found.items}
     assert by_folder["10"] == 10
     assert by_folder["2"] == 2  # the 112th folder when names are sorted as strings
@@ -112,7 +112,7 @@ def test_a_missing_class_folder_shifts_no_label(tmp_path: Path) -> None:
     gone = folder / wordnet_ids("imagenet_a")[0]
     next(gone.iterdir()).unlink()
     gone.rmdir()
-    found = data.open("imagenet-a", tmp_path)
+    found = data.open_dataset("imagenet-a", tmp_path)
     assert len(found.classes) == 200
     assert [item.label for item in found.items] == list(range(1, 200))
 
@@ -121,26 +121,26 @@ def test_a_foreign_imagenet_folder_is_refused(tmp_path: Path) -> None:
     trees.build("imagenet-a", tmp_path, "tpt")
     (tmp_path / "imagenet-a").rename(tmp_path / "imagenet-r")
     with pytest.raises(InvalidDatasetError, match="not in ImageNet-R"):
-        data.open("imagenet-r", tmp_path)
+        data.open_dataset("imagenet-r", tmp_path)
 
 
 def test_unsorted_imagenet_images_are_refused(tmp_path: Path) -> None:
     trees.write(tmp_path / "ImageNet/val/ILSVRC2012_val_00000001.JPEG", trees.picture())
     with pytest.raises(InvalidDatasetError, match="one folder per class"):
-        data.open("imagenet", tmp_path)
+        data.open_dataset("imagenet", tmp_path)
 
 
 def test_folder_names_may_differ_in_case_and_dashes(tmp_path: Path) -> None:
     trees.build("caltech101", tmp_path, "coop")
     (tmp_path / "caltech-101").rename(tmp_path / "Caltech_101")
-    assert len(data.open("caltech101", tmp_path)) == 100
+    assert len(data.open_dataset("caltech101", tmp_path)) == 100
 
 
 def test_both_layouts_of_one_name_are_told_apart_by_the_images(tmp_path: Path) -> None:
     # TPT keeps EuroSAT's classes directly in "eurosat", CoOp in "eurosat/2750": an empty 2750 must not win.
     folder = trees.build("eurosat", tmp_path, "tpt")
     (tmp_path / "eurosat" / "2750").mkdir()
-    assert Path(data.open("eurosat", tmp_path).folder) == folder
+    assert Path(data.open_dataset("eurosat", tmp_path).folder) == folder
 
 
 @pytest.mark.parametrize("folder", ["dtd/dtd/images", "DTD/images"])
@@ -150,31 +150,31 @@ def test_torchvisions_place_is_read_too(folder: str, tmp_path: Path) -> None:
     (tmp_path / "made/dtd/images").rename(tmp_path / folder)
     split = trees.SPLIT["dtd"].split_file
     (tmp_path / "made/dtd" / split).rename(tmp_path / split)
-    assert len(data.open("dtd", tmp_path)) == 47
+    assert len(data.open_dataset("dtd", tmp_path)) == 47
 
 
 def test_protocol_and_options(tmp_path: Path) -> None:
     trees.build("imagenet-a", tmp_path, "tpt")
-    assert not data.open("imagenet-a", tmp_path).augmix
-    assert data.open("imagenet-a", tmp_path, protocol="c-tpt").augmix
+    assert not data.open_dataset("imagenet-a", tmp_path).augmix
+    assert data.open_dataset("imagenet-a", tmp_path, protocol="c-tpt").augmix
     with pytest.raises(InvalidOptionError, match="protocol 'o-tpt'"):
-        data.open("imagenet-a", tmp_path, protocol="o-tpt")  # type: ignore[arg-type]
+        data.open_dataset("imagenet-a", tmp_path, protocol="o-tpt")  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="split 'dev'"):
-        data.open("imagenet-a", tmp_path, split="dev")
+        data.open_dataset("imagenet-a", tmp_path, split="dev")
     with pytest.raises(InvalidDatasetError, match="no 'train' split"):
-        data.open("imagenet-a", tmp_path, split="train")
+        data.open_dataset("imagenet-a", tmp_path, split="train")
     with pytest.raises(UnknownNameError, match="Did you mean 'imagenet-a'"):
-        data.open("imagenet-aa", tmp_path)
+        data.open_dataset("imagenet-aa", tmp_path)
     with pytest.raises(InvalidDatasetError, match="does not exist"):
-        data.open("imagenet-a", tmp_path / "nowhere")
+        data.open_dataset("imagenet-a", tmp_path / "nowhere")
     with pytest.raises(InvalidDatasetError, match="No data folder"):
-        data.open("imagenet-a")
+        data.open_dataset("imagenet-a")
 
 
 @pytest.mark.parametrize("name", trees.NAMES)
 def test_nothing_there_says_what_was_looked_for_and_how_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError) as caught:
-        data.open(name, tmp_path)
+        data.open_dataset(name, tmp_path)
     assert caught.value.code == "dataset_absent"
     assert data.row(name).places[0].folder.split("/")[0] in caught.value.message
     assert "To get it" in caught.value.hint

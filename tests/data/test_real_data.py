@@ -15,7 +15,7 @@ pytestmark = pytest.mark.data
 
 @pytest.mark.parametrize(("name", "count", "classes"), [("caltech101", 2465, 100), ("eurosat", 8100, 10)])
 def test_fine_grained_sets(name: str, count: int, classes: int, data_root: Path) -> None:
-    found = data.open(name, data_root)
+    found = data.open_dataset(name, data_root)
     assert (len(found), len(found.classes)) == (count, classes)
     assert found.augmix
     assert set(Counter(item.label for item in found.items)) == set(range(classes))
@@ -27,18 +27,18 @@ def test_fine_grained_sets(name: str, count: int, classes: int, data_root: Path)
 
 
 def test_names_and_order(data_root: Path) -> None:
-    caltech = data.open("caltech101", data_root).classes
+    caltech = data.open_dataset("caltech101", data_root).classes
     assert caltech[:5] == ("face", "leopard", "motorbike", "accordion", "airplane")
     assert caltech[18] == "car side"
     assert caltech[-1] == "yin yang"
-    assert data.open("eurosat", data_root).classes == (
+    assert data.open_dataset("eurosat", data_root).classes == (
         "Annual Crop Land", "Forest", "Herbaceous Vegetation Land", "Highway or Road", "Industrial Buildings",
         "Pasture Land", "Permanent Crop Land", "Residential Buildings", "River", "Sea or Lake",
     )  # fmt: skip
 
 
 def test_imagenet(data_root: Path) -> None:
-    found = data.open("imagenet", data_root)
+    found = data.open_dataset("imagenet", data_root)
     assert len(found) == 1000
     assert [item.label for item in found.items] == list(range(1000))
     lines = (data_root / "imagenet/classnames.txt").read_text(encoding="utf-8").splitlines()
@@ -48,7 +48,7 @@ def test_imagenet(data_root: Path) -> None:
 
 
 def test_few_shot_draw(data_root: Path) -> None:
-    few = data.open("caltech101", data_root, split="train", shots=4, seed=1)
+    few = data.open_dataset("caltech101", data_root, split="train", shots=4, seed=1)
     assert Counter(item.label for item in few.items) == dict.fromkeys(range(100), 4)
-    assert few.items == data.open("caltech101", data_root, split="train", shots=4, seed=1).items
-    assert few.items != data.open("caltech101", data_root, split="train", shots=4, seed=2).items
+    assert few.items == data.open_dataset("caltech101", data_root, split="train", shots=4, seed=1).items
+    assert few.items != data.open_dataset("caltech101", data_root, split="train", shots=4, seed=2).items

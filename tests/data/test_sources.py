@@ -33,7 +33,7 @@ def write_tree(root: Path) -> Path:
 
 
 def test_folder_tree(tmp_path: Path) -> None:
-    found = data.open(f"folder:{write_tree(tmp_path)}")
+    found = data.open_dataset(f"folder:{write_tree(tmp_path)}")
     assert found.classes == ("big cat", "dog")
     assert [(item.id, item.label) for item in found.items] == [
         ("big_cat/1.png", 0), ("big_cat/2.png", 0), ("dog/1.png", 1), ("dog/2.png", 1), ("dog/deeper/3.JPG", 1),
@@ -44,7 +44,7 @@ def test_folder_tree(tmp_path: Path) -> None:
 
 def test_folder_tree_with_a_class_file(tmp_path: Path) -> None:
     trees.write(write_tree(tmp_path) / "classnames.txt", "dog a good dog\nbig_cat lion\nbird robin\n")
-    found = data.open(f"folder:{tmp_path}")
+    found = data.open_dataset(f"folder:{tmp_path}")
     assert found.classes == ("a good dog", "lion", "robin")
     assert [item.label for item in found.items] == [0, 0, 0, 1, 1]
 
@@ -55,17 +55,17 @@ def test_folder_tree_with_a_class_file(tmp_path: Path) -> None:
 def test_folder_tree_with_a_wrong_class_file(text: str, message: str, tmp_path: Path) -> None:
     trees.write(write_tree(tmp_path) / "classnames.txt", text)
     with pytest.raises(InvalidDatasetError, match=message):
-        data.open(f"folder:{tmp_path}")
+        data.open_dataset(f"folder:{tmp_path}")
 
 
 def test_folder_refusals(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="does not exist"):
-        data.open(f"folder:{tmp_path}/nowhere")
+        data.open_dataset(f"folder:{tmp_path}/nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidDatasetError, match="No images"):
-        data.open(f"folder:{tmp_path}")
+        data.open_dataset(f"folder:{tmp_path}")
     with pytest.raises(InvalidOptionError, match="few-shot"):
-        data.open(f"folder:{tmp_path}", shots=4)
+        data.open_dataset(f"folder:{tmp_path}", shots=4)
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> None:
@@ -85,13 +85,13 @@ def test_shards_by_braces(tmp_path: Path) -> None:
     write_shard(tmp_path / "000.tar", sample("a", 0) | sample("b/c.d", 1))
     write_shard(tmp_path / "001.tar", sample("a", 1))
     trees.write(tmp_path / "classnames.txt", "cat\ndog\n")
-    found = data.open(f"wds:{tmp_path}/{{000..001}}.tar")
+    found = data.open_dataset(f"wds:{tmp_path}/{{000..001}}.tar")
     assert found.classes == ("cat", "dog")
     assert [(item.id, item.label) for item in found.items] == [("000/a", 0), ("000/b/c.d", 1), ("001/a", 1)]
     for item in found.items:
         assert pickle.loads(pickle.dumps(item)).source() == trees.picture(item.label)
-    assert data.open(f"wds:{tmp_path}/*.tar").items == found.items
-    assert data.open(f"wds:{tmp_path}").items == found.items
+    assert data.open_dataset(f"wds:{tmp_path}/*.tar").items == found.items
+    assert data.open_dataset(f"wds:{tmp_path}").items == found.items
 
 
 def test_shards_in_clip_benchmarks_layout(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_shards_in_clip_benchmarks_layout(tmp_path: Path) -> None:
         write_shard(tmp_path / f"test/{number}.tar", sample(f"s{number}", number % 2))
     trees.write(tmp_path / "test/nshards.txt", "11")
     trees.write(tmp_path / "classnames.txt", "cat\ndog\n")
-    assert [item.id for item in data.open(f"wds:{tmp_path}").items] == [f"{n}/s{n}" for n in range(11)]
+    assert [item.id for item in data.open_dataset(f"wds:{tmp_path}").items] == [f"{n}/s{n}" for n in range(11)]
     (tmp_path / "test/7.tar").unlink()
     with pytest.raises(InvalidDatasetError, match="1 of 11 shards are missing"):
-        data.open(f"wds:{tmp_path}")
+        data.open_dataset(f"wds:{tmp_path}")
 
 
 def test_shards_never_touch_the_disk(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_shards_never_touch_the_disk(tmp_path: Path) -> None:
         tar.addfile(link)
     trees.write(tmp_path / "in/classnames.txt", "cat\n")
     before = sorted(tmp_path.rglob("*"))
-    found = data.open(f"wds:{tmp_path}/in/0.tar")
+    found = data.open_dataset(f"wds:{tmp_path}/in/0.tar")
     assert [item.source() for item in found.items] == [trees.picture(0)] * 2  # the link is no picture
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -122,7 +122,7 @@ def test_shards_never_touch_the_disk(tmp_path: Path) -> None:
     ("members", "message"),
     [
         ({"a.jpg": b"x"}, "without a label"),
-        ({"a.cls": b"0"}, "without a picture"),
+        ({"a.cls": b"0"}, "without an image"),
         ({"a.jpg": b"x", "a.cls": b"zero"}, "is not a label"),
         ({"a.jpg": b"x", "a.cls": b"5"}, "has label 5"),
         ({}, "no sample"),
@@ -132,26 +132,26 @@ def test_shard_refusals(members: dict[str, bytes], message: str, tmp_path: Path)
     write_shard(tmp_path / "0.tar", members)
     trees.write(tmp_path / "classnames.txt", "cat\ndog\n")
     with pytest.raises(InvalidDatasetError, match=message):
-        data.open(f"wds:{tmp_path}/0.tar")
+        data.open_dataset(f"wds:{tmp_path}/0.tar")
 
 
 def test_shards_that_are_no_tar_or_have_no_names(tmp_path: Path) -> None:
     trees.write(tmp_path / "0.tar", b"not a tar at all")
     with pytest.raises(InvalidDatasetError, match=r"no classnames\.txt"):
-        data.open(f"wds:{tmp_path}/0.tar")
+        data.open_dataset(f"wds:{tmp_path}/0.tar")
     trees.write(tmp_path / "classnames.txt", "cat\n")
     with pytest.raises(InvalidDatasetError, match="can't be read"):
-        data.open(f"wds:{tmp_path}/0.tar")
+        data.open_dataset(f"wds:{tmp_path}/0.tar")
     with pytest.raises(InvalidDatasetError, match="there are none"):
-        data.open(f"wds:{tmp_path}/*.zip")
+        data.open_dataset(f"wds:{tmp_path}/*.zip")
     with pytest.raises(InvalidDatasetError, match="empty or too long"):
-        data.open(f"wds:{tmp_path}/{{3..1}}.tar")
+        data.open_dataset(f"wds:{tmp_path}/{{3..1}}.tar")
 
 
 def test_a_shard_cut_off_later_is_noticed(tmp_path: Path) -> None:
     write_shard(tmp_path / "0.tar", sample("a", 0))
     trees.write(tmp_path / "classnames.txt", "cat\n")
-    item = data.open(f"wds:{tmp_path}/0.tar").items[0]
+    item = data.open_dataset(f"wds:{tmp_path}/0.tar").items[0]
     os.truncate(tmp_path / "0.tar", 600)
     with pytest.raises(InvalidDatasetError, match="ends after"):
         item.source()
@@ -176,19 +176,19 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hugging_face_table(table: Path) -> None:
-    found = data.open(f"hf:{table}/saved")
+    found = data.open_dataset(f"hf:{table}/saved")
     assert found.classes == ("big cat", "dog")
     assert [item.label for item in found.items] == [0, 1, 1, 0]
     assert [pickle.loads(pickle.dumps(item)).source() for item in found.items] == [trees.picture(n) for n in range(4)]
-    assert data.open(f"hf:{table}/dict:validation").split == "validation"
+    assert data.open_dataset(f"hf:{table}/dict:validation").split == "validation"
     with pytest.raises(InvalidDatasetError, match="can't be opened"):
-        data.open(f"hf:{table}/dict:test")
+        data.open_dataset(f"hf:{table}/dict:test")
 
 
 def test_hugging_face_image_folder(table: Path) -> None:
     for name in ("cat", "dog"):
         trees.write(table / f"photos/test/{name}/1.jpg", trees.picture(9))
-    found = data.open(f"hf:{table}/photos:test")
+    found = data.open_dataset(f"hf:{table}/photos:test")
     assert found.classes == ("cat", "dog")
     assert read_image(found.items[0].source()).image.size == (8, 6)
 
@@ -198,15 +198,15 @@ def test_hugging_face_refusals(table: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     datasets.Dataset.from_dict({"label": [1]}).save_to_disk(table / "plain")
     with pytest.raises(InvalidDatasetError, match="0 columns of type Image"):
-        data.open(f"hf:{table}/plain")
+        data.open_dataset(f"hf:{table}/plain")
     features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat"]))
     rows = {"image": [{"bytes": trees.picture(), "path": None}], "label": [-1]}
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(table / "unlabelled")
     with pytest.raises(InvalidDatasetError, match=r"Row 0 .* has no label"):
-        data.open(f"hf:{table}/unlabelled")
+        data.open_dataset(f"hf:{table}/unlabelled")
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(MissingDependencyError, match="pip install datasets"):
-        data.open(f"hf:{table}/another")
+        data.open_dataset(f"hf:{table}/another")
 
 
 def test_items_are_frozen_and_a_subset_is_stable() -> None:

@@ -41,7 +41,7 @@ def test_a_damaged_split_file_is_named(tmp_path: Path) -> None:
     ]:
         rewrite(tmp_path, content)
         with pytest.raises(InvalidDatasetError, match=message):
-            data.open("eurosat", tmp_path)
+            data.open_dataset("eurosat", tmp_path)
 
 
 def test_absolute_paths_stay_below_the_image_folder(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_absolute_paths_stay_below_the_image_folder(tmp_path: Path) -> None:
     for entry in content["test"]:
         entry[0] = "/" + entry[0]
     rewrite(tmp_path, content)
-    assert all(Path(str(item.read)).is_relative_to(folder) for item in data.open("eurosat", tmp_path).items)
+    assert all(Path(str(item.read)).is_relative_to(folder) for item in data.open_dataset("eurosat", tmp_path).items)
 
 
 def test_a_changed_class_order_is_caught(tmp_path: Path) -> None:
@@ -62,42 +62,42 @@ def test_a_changed_class_order_is_caught(tmp_path: Path) -> None:
             entry[1] = swap.get(entry[1], entry[1])
     rewrite(tmp_path, content)
     with pytest.raises(InvalidDatasetError, match="order, are not the published ones"):
-        data.open("eurosat", tmp_path)
-    assert data.open("eurosat", tmp_path, strict=False).classes[:2] == ("Forest", "Annual Crop Land")
+        data.open_dataset("eurosat", tmp_path)
+    assert data.open_dataset("eurosat", tmp_path, strict=False).classes[:2] == ("Forest", "Annual Crop Land")
 
 
 def test_a_wrong_number_of_classes_is_caught(tmp_path: Path) -> None:
     trees.build("eurosat", tmp_path)
     rewrite(tmp_path, {part: rows[:-1] for part, rows in entries().items()})
     with pytest.raises(InvalidDatasetError, match="has 9 classes; published results have 10"):
-        data.open("eurosat", tmp_path)
+        data.open_dataset("eurosat", tmp_path)
 
 
 def test_images_without_split_file_and_the_reverse(tmp_path: Path) -> None:
     trees.build("eurosat", tmp_path / "a")
     (tmp_path / "a/eurosat" / SPLIT).unlink()
     with pytest.raises(InvalidDatasetError, match=f"{SPLIT} is not") as caught:
-        data.open("eurosat", tmp_path / "a")
+        data.open_dataset("eurosat", tmp_path / "a")
     assert "drive.google.com" in caught.value.hint
     trees.build("eurosat", tmp_path / "b", pictures=False)
     with pytest.raises(InvalidDatasetError, match="None of the images"):
-        data.open("eurosat", tmp_path / "b")
+        data.open_dataset("eurosat", tmp_path / "b")
 
 
 def test_aircraft_with_a_damaged_list(tmp_path: Path) -> None:
     folder = trees.build("aircraft", tmp_path)
     trees.write(folder / "images_variant_test.txt", "0034309 747-9000\n")
     with pytest.raises(InvalidDatasetError, match="not 'image variant'"):
-        data.open("aircraft", tmp_path)
+        data.open_dataset("aircraft", tmp_path)
     (folder / "variants.txt").unlink()
     with pytest.raises(InvalidDatasetError, match=r"no variants\.txt"):
-        data.open("aircraft", tmp_path)
+        data.open_dataset("aircraft", tmp_path)
 
 
 def test_train_split_and_shots(tmp_path: Path) -> None:
     trees.build("aircraft", tmp_path)
-    assert [item.id[7] for item in data.open("aircraft", tmp_path, split="train").items] == ["0"] * 100
-    few = data.open("aircraft", tmp_path, split="train", shots=16, seed=1)
+    assert [item.id[7] for item in data.open_dataset("aircraft", tmp_path, split="train").items] == ["0"] * 100
+    few = data.open_dataset("aircraft", tmp_path, split="train", shots=16, seed=1)
     assert len(few) == 100  # one image per class is all there is
     assert few.split == "train"
 
@@ -107,7 +107,7 @@ def test_imagenet_train_images(tmp_path: Path) -> None:
 
     for number in range(5):
         trees.write(tmp_path / f"imagenet/images/train/{wordnet_ids()[3]}/{number}.JPEG", trees.picture())
-    few = data.open("imagenet", tmp_path, split="train", shots=2)
+    few = data.open_dataset("imagenet", tmp_path, split="train", shots=2)
     assert [item.label for item in few.items] == [3, 3]
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from poise.evaluate import records
+from poise.inference.answers import BatchAnswers, Prediction
+from poise.loading.read import Failure
 from poise.types import Adapted, Prompt
 
 STAMP = records.Stamp("run", "tiny", "set", 3)
@@ -33,8 +35,13 @@ def adapted(probs, start=None, target=None, fallback=None):
 
 
 def rows(answers, labels):
-    samples = [records.ImageRef(f"image {index}", label) for index, label in enumerate(labels)]
-    return [row for image in records.answer_rows(STAMP, samples, answers, 0.25) for row in image]
+    start = torch.tensor([[[0.25], [-0.25]]])  # at a quarter from their middle
+    made = []
+    for index, (label, row) in enumerate(zip(labels, BatchAnswers(answers, start).rows(), strict=True)):
+        image = records.ImageRef(f"image {index}", label)
+        outcome = Failure("x", "non_finite", "no") if row is None else Prediction("x", (), row)
+        made += records.rows(STAMP, image, list(answers), outcome)
+    return made
 
 
 def test_a_row_by_hand():
@@ -63,7 +70,7 @@ def test_rows_come_image_by_image_and_encode_to_the_schema():
     assert [(row["id"], row["method"]) for row in made] == [
         ("image 0", "tpt"), ("image 0", "kld"), ("image 1", "tpt"), ("image 1", "kld"),
     ]  # fmt: skip
-    made += records.error_rows(STAMP, records.ImageRef("bad", 1), ["tpt", "kld"], "unreadable_image: no")
+    made += records.rows(STAMP, records.ImageRef("bad", 1), ["tpt", "kld"], Failure("bad", "unreadable_image", "no"))
     content = records.encode(made)
     assert content == records.encode(made)
     table = pq.read_table(__import__("io").BytesIO(content))
@@ -74,6 +81,13 @@ def test_rows_come_image_by_image_and_encode_to_the_schema():
     assert bad["probs"] is None
     assert bad["correct"] is False
     assert bad["error"] == "unreadable_image: no"
+
+
+def test_an_output_that_is_not_finite_is_an_error_and_no_number():
+    good, bad = rows({"tpt": adapted([[0.2, 0.8], [math.nan, math.nan]])}, [0, 1])
+    assert (good["error"], good["prediction"]) == (None, 1)
+    assert bad["error"].startswith("non_finite")
+    assert (bad["prediction"], bad["correct"], bad.get("probs")) == (records.NO_CLASS, False, None)
 
 
 @pytest.mark.parametrize("classes", [200, 201])

@@ -22,8 +22,11 @@ from poise.evaluate.run import run
 from poise.evaluate.storage import header
 from poise.evaluate.storage.status import status
 from poise.images import read_image
+from poise.inference.limits import Limits
 from poise.prompts import files as store
 from poise.prompts import tokenise
+from poise.report.formats import render
+from poise.report.tables import result_tables
 from poise.tuning import Tuner
 from poise.views import make_views, plan_views
 
@@ -161,7 +164,7 @@ def test_a_finished_run_loads_nothing_and_changes_nothing(clean, pictures, monke
     monkeypatch.setattr(worker, "backbones", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("poise.evaluate.run.resolve", lambda config: dataclasses.replace(
-            config, dtype="float32", view_engine="pil"))  # fmt: skip
+            config, dtype="float32", view_engine="batched"))  # fmt: skip
         summary = run(*configure(pictures, clean))
     assert summary.computed == 0
     assert summary.images == 18
@@ -284,20 +287,43 @@ def test_weights_for_shifted_data_unless_given():
         resolve.make_methods(wrong)
 
 
-def test_batched_views_give_nearly_the_same_answers(clean, pictures, tmp_path):
-    run(*configure(pictures, tmp_path, view_engine="batched", seeds="1"))
+def test_both_view_engines_give_nearly_the_same_answers(clean, pictures, tmp_path):
+    run(*configure(pictures, tmp_path, view_engine="pil", seeds="1"))
     expected = rows_of(clean)
     for key, row in rows_of(tmp_path).items():
-        assert row["init_confidence"] == pytest.approx(expected[key]["init_confidence"], abs=0.02)
+        assert row["init_confidence"] == pytest.approx(expected[key]["init_confidence"], abs=1e-5)
+        np.testing.assert_allclose(row["probs"], expected[key]["probs"], atol=0.02)
 
 
-def test_pictures_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, monkeypatch):
+def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(pictures, tmp_path, watched):
+    calls = []
+
+    def poisoned(encode):
+        def encoded(views):
+            calls.append(len(views))
+            return encode(views) * (float("nan") if len(calls) == 1 else 1.0)  # the first batch only
+
+        return encoded
+
+    watched(poisoned)
+    summary = run(*configure(pictures, tmp_path, seeds="1"))
+    assert (summary.images, summary.errors) == (9, 2)
+    rows = rows_of(tmp_path)
+    failed = [row for row in rows.values() if row["error"]]
+    assert len(failed) == 2 * 3
+    assert {(row["prediction"], row["correct"], row["probs"]) for row in failed} == {(records.NO_CLASS, False, None)}
+    assert all(row["error"].startswith("non_finite: ") for row in failed)
+    assert all(np.isfinite(row["probs"]).all() for row in rows.values() if not row["error"])
+    assert "kld+cats" in render(result_tables(tmp_path, metrics=["accuracy", "ece"]), "md")
+
+
+def test_images_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, monkeypatch):
     broken = pictures / "class1" / "broken.png"
     broken.write_bytes(b"no picture")
     try:
-        here = run(*configure(pictures, tmp_path / "here", view_engine="batched", seeds="1"))
-        monkeypatch.setattr(worker, "reads_apart", lambda config: True)
-        apart = run(*configure(pictures, tmp_path / "apart", view_engine="batched", seeds="1"))
+        here = run(*configure(pictures, tmp_path / "here", seeds="1"))
+        monkeypatch.setattr(worker, "Limits", lambda **limits: Limits(**limits, processes=True))
+        apart = run(*configure(pictures, tmp_path / "apart", seeds="1"))
     finally:
         broken.unlink()
     assert here.errors == apart.errors == 1

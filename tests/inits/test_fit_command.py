@@ -15,12 +15,13 @@ from poise import data, methods
 from poise.backbones import load_model
 from poise.cli.fit import app, convert_app
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
+from poise.inference.features import TRAINING_CROPS, encode, epoch_crops
+from poise.inference.limits import Limits
 from poise.inits.maple import RECIPES, Coupled
-from poise.loading.features import TRAINING_CROPS, Cut, crops_of, encode, encode_batched
 from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
-from poise.views import make_views, plan_views
+from poise.views import ViewRecipe, make_views, plan_views
 
 LABELS = ["cat", "dog", "fish"]
 
@@ -76,7 +77,7 @@ def test_maple_statistics_and_alignment(folder, tmp_path) -> None:
     shown = run("stats", *common(folder, noted), "--init", out)
     assert "[2, 19, 64] (layers, tokens, width) over 6 images" in shown
     encoder = load_model("tiny", device="cpu", dtype="float32")
-    images = data.open(f"folder:{folder}")
+    images = data.open_dataset(f"folder:{folder}")
     views = torch.stack([_plain(item, encoder) for item in images.items])
     coupled = Coupled.of(store.load(out), encoder)
     layers = coupled.image_layers().expand(len(views), -1, -1, -1)
@@ -133,23 +134,25 @@ def test_convert(tmp_path) -> None:
 
 
 def test_an_epochs_crop_is_that_view(folder) -> None:
-    encoder, images = load_model("tiny", device="cpu"), data.open(f"folder:{folder}")
-    features = encode(images, encoder, views=4, seed=3, crops=TRAINING_CROPS).features
-    crop = crops_of(images, encoder, seed=3)(2, torch.tensor([1, 4]))
+    encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
+    features = encode(images, encoder, ViewRecipe(4, 3, crops=TRAINING_CROPS)).features
+    crop = epoch_crops(images, encoder, seed=3)(2, torch.tensor([1, 4]))
     torch.testing.assert_close(encoder.encode_images(crop[:, None])[:, 0], features[[1, 4], 3])
 
 
 @pytest.mark.parametrize(("augmix", "crops"), [(True, "bilinear"), (False, "bicubic")])
-def test_pictures_cut_in_batch_give_the_same_features(folder, augmix, crops) -> None:
-    encoder, images = load_model("tiny", device="cpu"), data.open(f"folder:{folder}")
-    plain = encode(images, encoder, views=5, seed=2, augmix=augmix, crops=crops).features
-    batched = torch.cat(list(encode_batched(images.items, encoder, Cut(5, 2, augmix, crops), processes=1)))
+def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops) -> None:
+    encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
+    plain = encode(images, encoder, ViewRecipe(5, 2, augmix, crops, engine="pil")).features
+    batched = encode(
+        images, encoder, ViewRecipe(5, 2, augmix, crops), limits=Limits(workers=1, processes=True)
+    ).features
     torch.testing.assert_close(batched, plain, atol=2e-3, rtol=0)
 
 
 def test_a_picture_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "broken.png").write_bytes(b"no picture")
-    encoder, images = load_model("tiny", device="cpu"), data.open(f"folder:{tmp_path}")
+    encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{tmp_path}")
     with pytest.raises(UnreadableImageError, match=r"cat/broken.png.*needed for fitting"):
-        list(encode_batched(images.items, encoder, Cut(), processes=1))
+        encode(images, encoder, ViewRecipe(1))

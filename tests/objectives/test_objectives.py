@@ -74,6 +74,22 @@ def test_selection_stays_when_logits_change() -> None:
         assert value[image].item() == pytest.approx(plain.entropy(plain.target(moved[image], views)).item(), abs=1e-12)
 
 
+def test_the_plain_view_can_be_left_out() -> None:
+    """The paper's N counts augmented views: with 63 of them, all 63 at selection 1.0."""
+    logits = random_logits()
+    logits[:, 0] *= 10  # the surest view is the plain one
+    out = outputs(logits)
+    assert (Target(selection=0.1).views(out)[:, 0] == 0).all()
+    kept = Target(selection=0.1, include_plain=False)
+    for image, row in enumerate(kept.views(out).tolist()):
+        assert row == [1 + view for view in plain.chosen_views(logits[image, 1:], 0.1)]
+    assert sorted(Target(selection=1.0, include_plain=False).views(out)[0].tolist()) == list(range(1, 64))
+    expected = plain.entropy(plain.target(logits[0], kept.views(out)[0].tolist()))
+    assert Entropy(kept)(out)[0].item() == pytest.approx(expected.item(), abs=1e-12)
+    with pytest.raises(InvalidOptionError, match="plain view alone"):
+        kept.views(outputs(logits[:, :1]))
+
+
 def test_temperature_at_half_full_and_no_confidence() -> None:
     """T = 10 - 9.9 α: two equal logits give α = 0.5, one far above the other 1, a million equal ones nearly 0."""
     scaling = ConfidenceTemperature()

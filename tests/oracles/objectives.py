@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+from poise.types import Outputs
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -53,3 +57,34 @@ def householder_orthogonality(features: Tensor) -> Tensor:
         reflection = eye - 2 * torch.outer(u, u) / (u @ u)
         distances.append((reflection @ cosines[i] - eye[i]).norm())
     return torch.stack(distances).mean()
+
+
+def distance_to_centroid(features: Tensor) -> Tensor:
+    """C-TPT's dispersion of one image's texts [C, D]."""
+    centroid = sum(features) / len(features)
+    return sum((feature - centroid).norm() for feature in features) / len(features)
+
+
+def of_method(name: str, selection: float = 0.1) -> Callable[[Outputs], Tensor]:
+    """A named method's loss [B], written out from its publication with the published weights."""
+    temperatures = (0.1, 10.0) if name.endswith("+cats") else (None, None)
+
+    def loss(out: Outputs) -> Tensor:
+        return torch.stack([_of_image(name, out, image) for image in range(len(out.logits))])
+
+    def _of_image(name: str, out: Outputs, image: int) -> Tensor:
+        logits, texts = out.logits[image], out.text_features[image]
+        views = chosen_views(out.reference_logits[image], selection)
+        if out.ranking is not None:  # DynaPrompt: by entropy averaged over several prompts
+            order = sorted(range(len(logits)), key=lambda view: float(out.ranking[image, view]))
+            views = order[: len(views)]
+        p_aug = target(logits, views, *temperatures)
+        if name.startswith("kld"):
+            return kl(p_aug, softmax(logits[0]))
+        more = {
+            "c-tpt": lambda: -50 * distance_to_centroid(texts),
+            "o-tpt": lambda: 18 * householder_orthogonality(texts),
+        }
+        return entropy(p_aug) + (more[name]() if name in more else 0)
+
+    return loss

@@ -12,10 +12,11 @@ from report import made
 
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import ece
-from poise.report.formats import formats, printable, render, safe_cell
+from poise.report.formats import formats, render
 from poise.report.runs import load
 from poise.report.scores import scoreboard
 from poise.report.tables import OURS, PUBLISHED, result_tables, tabulate
+from poise.storage import printable, safe_cell
 
 
 def table_text(runs: Path, *, format: str = "terminal", colour: bool = False, **options: object) -> str:

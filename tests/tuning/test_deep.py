@@ -10,6 +10,7 @@ import torch
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 from oracles import maple as plain
+from oracles.objectives import of_method
 from safetensors.torch import save_file
 
 from poise import methods
@@ -78,7 +79,7 @@ def test_equals_the_plain_graph(encoder, model, start, name, steps) -> None:
     begun = {part: tensor[0] for part, tensor in start.parts().items()}
     for row in range(2):
         tuned, losses, logits = plain.tune_one(
-            model, classes, begun, views[row], encoder.scale, method.objective(), steps=steps, lr=5e-4
+            model, classes, begun, views[row], encoder.scale, of_method(name, 0.3), steps=steps, lr=5e-4
         )
         torch.testing.assert_close(answer.losses[row], torch.tensor(losses, dtype=torch.float64), atol=1e-9, rtol=0)
         torch.testing.assert_close(answer.logits[row], logits, atol=1e-6, rtol=0)
@@ -105,7 +106,7 @@ def test_alignment_equals_the_plain_graph(encoder, model, start, tmp_path) -> No
 
     def objective(out: Outputs) -> torch.Tensor:
         chosen = select_views(out.reference_logits, 0.3)[0].tolist()
-        return alone.objective()(out) + 2.0 * plain.alignment(out.tokens[0], chosen, **statistics())
+        return of_method("tpt", 0.3)(out) + 2.0 * plain.alignment(out.tokens[0], chosen, **statistics())
 
     begun = {part: tensor[0] for part, tensor in start.parts().items()}
     tuned, losses, logits = plain.tune_one(

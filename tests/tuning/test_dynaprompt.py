@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from oracles import dynaprompt as plain
+from oracles.objectives import of_method
 from oracles.text import text_features
 
 from poise import methods
@@ -64,7 +65,7 @@ def test_equals_the_plain_loop(encoder, name, variant) -> None:
         init_prompt(encoder, classes).context[0],
         lambda context: text_features(model, classes, Prompt(context[None]))[0],
         encoder.scale,
-        method.objective(),
+        of_method(name),
         size=4,
         variant=variant,
         lr=0.02,
@@ -188,11 +189,11 @@ def test_rules_by_hand() -> None:
     entropy, difference = torch.tensor([1.0, 0.5, 0.5, 1.5]), torch.tensor([0.2, 0.3, 0.1, 0.9])
     assert pick_described(entropy, difference) == [1]
     # entropies fall 3, 0, 1, 2: slot 0 has rank 1; surer: 1, 2; the first by difference: 3. Nothing in common.
-    assert pick_as_published(entropy, difference, start=0) == [0]
+    assert pick_as_published(entropy, difference, fresh=0) == [0]
     # slot 1 has rank 2; surer: 2; the first two by difference: 3, 1. Nothing in common again.
-    assert pick_as_published(entropy, difference, start=1) == [1]
+    assert pick_as_published(entropy, difference, fresh=1) == [1]
     # with slot 2 ahead: surer than 1: 2; first two: 2, 3; slot 2 as a position in (3, 0, 1, 2) is slot 1, the start.
-    assert pick_as_published(entropy, torch.tensor([0.2, 0.1, 0.9, 0.3]), start=1) == [1, 1]
+    assert pick_as_published(entropy, torch.tensor([0.2, 0.1, 0.9, 0.3]), fresh=1) == [1, 1]
     logits = torch.tensor([[[2.0, 0.0], [0.0, 0.0], [0.0, 2.0]]])
     expected = torch.sigmoid(torch.tensor(2.0)) - (0.5 + torch.sigmoid(torch.tensor(-2.0))) / 2
     torch.testing.assert_close(probability_difference(logits), expected[None])

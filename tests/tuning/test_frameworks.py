@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from oracles.objectives import of_method
 from oracles.text import text_features
 from oracles.tuning import tune_one
 from PIL import Image
@@ -13,13 +14,15 @@ from PIL import Image
 from poise import methods
 from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
-from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from poise.errors import InvalidCheckpointError, InvalidLabelsError, InvalidOptionError, UnknownNameError
 from poise.inference.classifier import Classifier
 from poise.inits import cocoop, coop, maple
+from poise.inits.kinds import check_template
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import save
 from poise.tuning import Tuner, make_tuner, temperature
 from poise.tuning.ensemble import TEMPLATES
+from poise.tuning.frameworks import frameworks
 from poise.types import DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark"]
@@ -88,8 +91,8 @@ def test_every_start_in_every_framework(encoder, files, framework, kind) -> None
 @pytest.mark.parametrize("kind", ["coop", "cocoop", "maple"])
 def test_the_classifier_starts_from_a_file(encoder, files, kind) -> None:
     picture = Image.fromarray((draw(40, 40, 3).sigmoid() * 255).byte().numpy())
-    answer = Classifier(encoder, LABELS, "kld+cats", start=files / kind, views=6)(picture, details=True)
-    words = Classifier(encoder, LABELS, "kld+cats", views=6)(picture, details=True)
+    answer = Classifier(LABELS, encoder, "kld+cats", init=files / kind, views=6)(picture, details=True)
+    words = Classifier(LABELS, encoder, "kld+cats", views=6)(picture, details=True)
     assert sum(answer.probabilities.values()) == pytest.approx(1)
     assert answer.details.init_probabilities != words.details.init_probabilities
     assert not answer.fallback
@@ -128,6 +131,43 @@ def test_wrong_names_are_refused(encoder, files) -> None:
         make_tuner(encoder, classes, CHOSEN, init=str(files / "maple"), options=options)
 
 
+def test_options_belong_to_their_framework(encoder, files) -> None:
+    classes = tokenise(encoder, LABELS)
+    with pytest.raises(UnknownNameError, match=r"option of the framework 'dynaprompt' 'sise'.*Did you mean 'size'"):
+        make_tuner(encoder, classes, CHOSEN, framework="dynaprompt", options={"sise": 3})
+    with pytest.raises(UnknownNameError, match="option of the framework 'tpt' 'size'"):
+        make_tuner(encoder, classes, CHOSEN, options={"size": 3})
+    with pytest.raises(InvalidOptionError, match="statistics='x' was given, and the init is 'template'"):
+        make_tuner(encoder, classes, CHOSEN, options={"statistics": "x"})
+    with pytest.raises(InvalidOptionError, match=r"feature_norm=10.0 was given, and the init is 'coop'"):
+        make_tuner(encoder, classes, CHOSEN, init=str(files / "coop"), options={"feature_norm": 10.0})
+
+
+@pytest.mark.parametrize("name", frameworks.names())
+def test_rows_say_what_their_tuners_are(encoder, name) -> None:
+    row = frameworks.get(name)
+    assert make_tuner(encoder, tokenise(encoder, LABELS), CHOSEN, framework=name).ordered == row.ordered
+    assert row.description
+
+
+def test_a_fitted_prompt_brings_its_own_template(encoder, files) -> None:
+    with pytest.raises(InvalidOptionError, match=r"template 'a {}.' was given beside the fitted prompt"):
+        Classifier(encoder, LABELS, "tpt", template="a {}.", start=files / "coop")
+    check_template("template", "a {}.")
+    check_template("fpp", "a {}.")
+
+
+def test_long_labels_are_cut_under_the_prompts_own_template(encoder, files) -> None:
+    long = "word " * 100
+    with pytest.warns(UserWarning, match="Cut to the model's 77 tokens"):
+        classes = tokenise(encoder, [*LABELS[:2], long], on_long_label="truncate")
+    with pytest.raises(InvalidLabelsError, match="Too long"):
+        make_tuner(encoder, classes, CHOSEN, init=str(files / "coop"))
+    with pytest.warns(UserWarning, match="Cut to the model's 77 tokens"):
+        made = make_tuner(encoder, classes, CHOSEN, init=str(files / "coop"), on_long_label="truncate")
+    assert made.predict(unit(1, 6))["kld+cats"].probs.isfinite().all()
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_conditional_starts_equal_the_plain_loop(encoder, files, steps) -> None:
     model = tiny_model().double().eval().requires_grad_(False)
@@ -142,7 +182,7 @@ def test_conditional_starts_equal_the_plain_loop(encoder, files, steps) -> None:
             lambda context: text_features(model, made.classes, Prompt(context[None]))[0],
             start,
             features[row],
-            method.objective(),
+            of_method("kld+cats", 0.5),
             steps=steps,
         )
         assert answer.losses[row].tolist() == pytest.approx(losses, abs=1e-9)

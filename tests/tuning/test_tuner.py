@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from oracles.objectives import of_method
 from oracles.text import text_features
 from oracles.tuning import tune_one
 
@@ -51,7 +52,7 @@ def test_equals_the_plain_loop(encoder: DualEncoder, name: str, steps: int) -> N
             lambda context: text_features(model, classes, Prompt(context[None]))[0],
             start,
             features[row],
-            method.objective(),
+            of_method(name),
             steps=steps,
         )
         torch.testing.assert_close(answer.losses[row], torch.tensor(losses, dtype=torch.float64), atol=1e-9, rtol=0)

@@ -14,56 +14,51 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from poise import data, methods
 from poise.backbones import load_model
-from poise.images import read_image
+from poise.evaluate.records import entropy
+from poise.inference.answers import Answer
+from poise.inference.limits import Limits
+from poise.inference.predictor import Predictor
+from poise.loading.read import Failure
 from poise.metrics import ece
 from poise.prompts import tokenise
 from poise.tuning import Tuner
-from poise.types import Adapted, DualEncoder
-from poise.views import make_views_batched, plan_views
+from poise.types import DualEncoder
+from poise.views import ViewRecipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Rows = dict[str, dict[str, list[float]]]
 
 
-def entropy(probs: Tensor) -> Tensor:
-    return -(probs * probs.clamp(min=1e-12).log()).sum(-1)
-
-
-def record(rows: dict[str, list[float]], answer: Adapted, labels: Tensor) -> None:
-    """Append what each image of a batch says about one method."""
-    probs, start = answer.probs.double().cpu(), answer.init_probs.double().cpu()
-    guess = probs.argmax(-1)
-    rows["confidence"] += probs.max(-1).values.tolist()
-    rows["right"] += (guess == labels).tolist()
-    rows["right before"] += (start.argmax(-1) == labels).tolist()
-    rows["change"] += (entropy(probs) - entropy(start)).tolist()
-    rows["differs"] += (answer.target_probs.argmax(-1).cpu() != guess).tolist()
+def record(rows: dict[str, list[float]], answer: Answer, label: int) -> None:
+    """Append what one image says about one method."""
+    probs, start = answer.probs, answer.init_probs
+    guess = int(probs.argmax())
+    rows["confidence"].append(float(probs.max()))
+    rows["right"].append(guess == label)
+    rows["right before"].append(int(start.argmax()) == label)
+    rows["change"].append(float(entropy(probs) - entropy(start)))
+    rows["differs"].append(int(answer.target_probs.argmax()) != guess)
 
 
 def measure(encoder: DualEncoder, name: str, root: Path, limit: int, views: int, batch: int) -> Rows:
     """Every method on every n-th image of a set, spread over its whole length."""
-    images = data.open(name, root)
+    images = data.open_dataset(name, root)
     step = max(1, len(images.items) // limit) if limit else 1
     items = images.items[::step]
     tuner = Tuner(encoder, tokenise(encoder, images.classes, repeats=True), [methods.get(m) for m in methods.names()])
     rows: Rows = defaultdict(lambda: defaultdict(list))
     start = time.time()
-    for first in range(0, len(items), batch):
-        part = items[first : first + batch]
-        pictures = [read_image(item.source()) for item in part]
-        plans = [plan_views(p.image.size, views=views, seed=0, key=p.key) for p in pictures]
-        seen = make_views_batched([p.image for p in pictures], encoder.image, plans, encoder.device)
-        with torch.inference_mode():
-            features = encoder.encode_images(seen)
-        for method, answer in tuner.predict(features.clone()).items():
-            record(rows[method], answer, torch.tensor([item.label for item in part]))
-        if first // batch % 10 == 0:
-            print(f"{name} {first + len(part)}/{len(items)} {time.time() - start:.0f}s", file=sys.stderr, flush=True)
+    predictor = Predictor(encoder, tuner, ViewRecipe(views), limits=Limits(batch_size=batch))
+    for number, (item, outcome) in enumerate(zip(items, predictor.run(items), strict=True)):
+        if isinstance(outcome, Failure):
+            sys.exit(f"{outcome.source}: {outcome.message}")
+        for method, answer in outcome.answers.items():
+            record(rows[method], answer, item.label)
+        if number % (10 * batch) == 0:
+            print(f"{name} {number + 1}/{len(items)} {time.time() - start:.0f}s", file=sys.stderr, flush=True)
     return rows
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from poise.backbones.load import describe_models, load_model, resolve
+from poise.backbones.load import describe_models, list_models, load_model, resolve
 
-__all__ = ["describe_models", "load_model", "resolve"]
+__all__ = ["describe_models", "list_models", "load_model", "resolve"]

@@ -16,7 +16,7 @@ ImageForward = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
 Map = Callable[[Tensor], Tensor]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
-_CHUNK = {"cuda": 512, "mps": 128, "cpu": 8}  # pictures per pass: bounds memory, and on a CPU fits its cache
+_CHUNK = {"cuda": 512, "mps": 128, "cpu": 8}  # images per pass: bounds memory, and on a CPU fits its cache
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -112,21 +112,16 @@ class Encoder:
         vectors: Tensor = self._text.table(ids.to(self.device))
         return vectors
 
-    def encode_images(self, views: Tensor, prompt: Prompt | None = None) -> Tensor:
-        """Unit features [B, V, D] of normalised pictures [B, V, 3, H, W], in float32 or wider."""
+    @torch.no_grad()
+    def encode_images(self, views: Tensor) -> Tensor:
+        """Unit features [B, V, D] of normalised views [B, V, 3, H, W], in float32 or wider."""
         if views.dim() != 5 or tuple(views.shape[2:]) != (3, self.image.size, self.image.size):
             raise InvalidOptionError(
-                f"Pictures of shape {list(views.shape)} were given.",
+                f"Images of shape {list(views.shape)} were given.",
                 hint=f"Accepted: [images, views, 3, {self.image.size}, {self.image.size}].",
             )
-        layers = None if prompt is None else prompt.image_layers
-        if layers is not None and self.prompted_tower is None:
-            raise InvalidOptionError(
-                f"The image tower of {self.name} takes no prompts.",
-                hint="Use a model with open_clip's ViT image tower.",
-            )
-        with torch.set_grad_enabled(torch.is_grad_enabled() and layers is not None):
-            features = torch.cat([self._pictures(rows, layers, views) for rows in self._chunks(views)])
+        parts = views.flatten(0, 1).split(self.chunk)
+        features = torch.cat([self._image.forward(part.to(self.device, self.dtype)) for part in parts])
         return _unit(features).unflatten(0, views.shape[:2])
 
     def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
@@ -148,16 +143,6 @@ class Encoder:
         image_features = image_features.to(wide(image_features.dtype))
         text_features = text_features.to(image_features.dtype)
         return self._scale * (image_features @ text_features.transpose(-1, -2)) + self._bias
-
-    def _chunks(self, views: Tensor) -> Sequence[Tensor]:
-        return torch.arange(views.shape[0] * views.shape[1]).split(self.chunk)
-
-    def _pictures(self, rows: Tensor, layers: Tensor | None, views: Tensor) -> Tensor:
-        pictures = views.flatten(0, 1)[int(rows[0]) : int(rows[-1]) + 1].to(self.device, self.dtype)
-        if layers is None or self.prompted_tower is None:
-            return self._image.forward(pictures)
-        owner = (rows // views.shape[1]) if layers.shape[0] > 1 else torch.zeros_like(rows)
-        return self.prompted_tower(pictures, layers.to(self.dtype)[owner.to(layers.device)])
 
 
 def _unit(features: Tensor) -> Tensor:

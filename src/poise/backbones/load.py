@@ -89,6 +89,14 @@ def load_model(
     return models.get(_NAMED).load(name, place)
 
 
+def list_models() -> list[str]:
+    """The names that `poise.load_model` and ``poise.Classifier(model=...)`` take.
+
+    In those with capital letters put your own folder or repository: ``local-dir:PATH``, ``hf-hub:ORG/REPO``.
+    """
+    return [name for name, _ in describe_models()]
+
+
 def describe_models() -> list[tuple[str, str]]:
     """The names that `load_model` takes, each with a line about it."""
     from poise.backbones.loaders.openclip_load import known_names

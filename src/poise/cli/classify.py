@@ -16,6 +16,7 @@ import typer
 
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
+from poise.storage import printable, safe_cell
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How rows are printed."""
+    """The output format."""
 
     table = "table"
     json = "json"
@@ -32,54 +33,62 @@ class Format(StrEnum):
 
 
 class LongLabel(StrEnum):
-    """What becomes of a label that is longer than the model reads."""
+    """What to do with a label that is longer than the model reads."""
 
     error = "error"
     truncate = "truncate"
 
 
 class EngineName(StrEnum):
-    """Who computes."""
+    """Where to run."""
 
     local = "local"
     ray = "ray"
 
 
 def classify(
-    images: Annotated[list[str], typer.Argument(help="Image files, folders or globs; 'samples' for built-in photos.")],
-    labels: Annotated[str | None, typer.Option(help="Labels, separated by commas.")] = None,
-    labels_file: Annotated[Path | None, typer.Option(help="A text file with one label a line.")] = None,
-    model: Annotated[str, typer.Option(help="A model name; see 'poise list models'.")] = "pocket",
-    method: Annotated[str, typer.Option(help="One method or several, separated by commas; or all.")] = "kld+cats",
-    template: Annotated[str | None, typer.Option(help="The prompt, with {} for the label: 'a photo of a {}.'")] = None,
-    start: Annotated[Path | None, typer.Option(help="A fitted prompt to start from; see 'poise fit'.")] = None,
+    images: Annotated[
+        list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
+    ],
+    labels: Annotated[str | None, typer.Option(help="Comma-separated labels.")] = None,
+    labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
+    model: Annotated[str, typer.Option(help="Model name; 'poise list models' shows them.")] = "pocket",
+    method: Annotated[
+        str, typer.Option(help="Comma-separated methods, or all; 'poise list methods' shows them.")
+    ] = "kld+cats",
+    template: Annotated[
+        str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
+    ] = None,
+    init: Annotated[
+        str,
+        typer.Option(help="Where tuning starts: template, fpp, fpp-shift, or a file of 'poise fit'."),
+    ] = "template",
     views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
-    augmix: Annotated[bool, typer.Option(help="Add AugMix to the augmented views.")] = False,
+    augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16, float64 (CPU).")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or (on a CPU) float64.")] = "auto",
     batch_size: Annotated[
-        int | None, typer.Option(help="Images tuned together; changes results by rounding at most.")
+        int | None,
+        typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
     ] = None,
     on_long_label: Annotated[
-        LongLabel, typer.Option(help="Labels longer than the model reads: refuse or cut them.")
+        LongLabel, typer.Option(help="Reject or cut labels that are longer than the model reads.")
     ] = LongLabel.error,
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
-    details: Annotated[bool, typer.Option(help="With json: how each answer came about.")] = False,
-    engine: Annotated[
-        EngineName, typer.Option(help="Who computes: this process, or a Ray cluster.")
-    ] = EngineName.local,
-    address: Annotated[str, typer.Option(help="Of a Ray cluster: auto, or host:port; else a Ray of its own.")] = "",
-    actors: Annotated[int, typer.Option(help="Ray processes; 0 = one per GPU, or per 4 CPUs.")] = 0,
+    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
+    details: Annotated[bool, typer.Option(help="With --format json: intermediate results of each answer.")] = False,
+    engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
+    address: Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")] = "",
+    actors: Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")] = 0,
 ) -> None:
-    """Classify images against labels, with a confidence for each."""
+    """Classify images and print a calibrated confidence for each."""
     names = _labels(labels, labels_file)
     paths = _paths(images)
     from poise import methods
 
     chosen = methods.names() if method == "all" else [name.strip() for name in method.split(",") if name.strip()]
     options = {
-        "model": model, "labels": names, "method": chosen, "template": template, "start": start, "views": views,
+        "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
         "on_long_label": on_long_label.value,
     }  # fmt: skip
@@ -95,15 +104,15 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
             outcomes.append(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # what is done is not lost
         if outcomes or isinstance(stop, KeyboardInterrupt):
-            typer.echo(_RENDER[output](outcomes, methods), nl=False)
+            _echo(_RENDER[output](outcomes, methods))
             typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
         if isinstance(stop, PoiseError):
             raise
         raise typer.Exit(INTERRUPTED) from None
-    typer.echo(_RENDER[output](outcomes, methods), nl=False)
+    _echo(_RENDER[output](outcomes, methods))
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
-        typer.echo(f"poise: {failed} of {len(outcomes)} images could not be read.", err=True)
+        typer.echo(f"poise: {failed} of {len(outcomes)} images have no answer; their rows say why.", err=True)
         raise typer.Exit(NOTHING_DONE if failed == len(outcomes) else SOME_FAILED)
 
 
@@ -115,9 +124,7 @@ def _classifier(
 
         return ClusterClassifier(options, address=address, actors=actors)
     if address or actors:
-        raise InvalidOptionError(
-            "--address and --actors are of a Ray cluster.", hint="Add --engine ray, or leave them out."
-        )
+        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)
@@ -126,18 +133,14 @@ def _classifier(
 def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
     if (labels is None) == (labels_file is None):
         raise InvalidLabelsError(
-            "Labels must come from one place.", hint="Give either --labels a,b,c or --labels-file FILE."
+            "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
         )
     if labels is not None:
         return [label.strip() for label in labels.split(",")]
     assert labels_file is not None
-    try:
-        text = labels_file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidLabelsError(
-            f"Can't read labels from '{labels_file}': {error}.", hint="One label a line, in UTF-8."
-        ) from None
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    from poise.prompts.labels import read_labels
+
+    return read_labels(labels_file)
 
 
 def _paths(images: list[str]) -> list[Path]:
@@ -164,6 +167,7 @@ def _watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
 def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("image", "method", "label"):
@@ -174,11 +178,12 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     errors = []
     for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
         if not isinstance(outcome, dict):
-            table.add_row(image, "error", "(below)", "", "", "", "", style="red")
-            errors.append(f"{image}: {outcome.message}")
+            table.add_row(Text(printable(image)), "error", "(below)", "", "", "", "", style="red")
+            errors.append(printable(f"{image}: {outcome.message}"))
             continue
         for place, name in enumerate(methods):
-            table.add_row(image if place == 0 else "", *_table_row(outcome[name]))
+            cells = [image if place == 0 else "", *_table_row(outcome[name])]
+            table.add_row(*(Text(printable(cell)) for cell in cells))  # not markup: a label may hold [brackets]
     buffer = io.StringIO()
     terminal = sys.stdout.isatty()
     Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
@@ -216,18 +221,18 @@ def _as_csv(outcomes: list[Any], methods: list[str]) -> str:
     writer.writerow(["image", "method", "label", "confidence", "margin", "entropy", "fallback", "error"])
     for outcome in outcomes:
         if not isinstance(outcome, dict):
-            writer.writerow([_plain(outcome.source), "", "", "", "", "", "", _plain(outcome.message)])
+            writer.writerow([safe_cell(outcome.source), "", "", "", "", "", "", safe_cell(outcome.message)])
             continue
         for name in methods:
             result = outcome[name]
-            writer.writerow([_plain(result.source), name, _plain(result.label), repr(result.confidence),
+            writer.writerow([safe_cell(result.source), name, safe_cell(result.label), repr(result.confidence),
                              repr(result.margin), repr(result.entropy), result.fallback, ""])  # fmt: skip
     return buffer.getvalue()
 
 
-def _plain(cell: str) -> str:
-    """Text that a spreadsheet won't take for a formula."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+def _echo(text: str) -> None:
+    """Print; a file name that is not UTF-8 must not cost the other rows."""
+    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), nl=False)
 
 
 _RENDER = {Format.table: _as_table, Format.json: _as_json, Format.csv: _as_csv}

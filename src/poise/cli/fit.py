@@ -12,8 +12,8 @@ from poise.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
+    from poise.inference.features import LabelledFeatures
     from poise.inits.few_shot import FewShot
-    from poise.loading.features import Shots
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
@@ -96,8 +96,8 @@ def maple(
     """Fit MaPLe: coupled prompts in several layers of both towers."""
     import torch
 
+    from poise.inference.features import epoch_crops
     from poise.inits import maple as init
-    from poise.loading.features import crops_of
 
     if recipe not in init.RECIPES:
         raise UnknownNameError.of("recipe", recipe, init.RECIPES)
@@ -109,7 +109,7 @@ def maple(
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
     targets = torch.tensor([item.label for item in images.items])
     _save(out, init.fit(
-        encoder, images.classes, crops_of(images, encoder, seed=seed), targets, tokens=tokens,
+        encoder, images.classes, epoch_crops(images, encoder, seed=seed), targets, tokens=tokens,
         depth=published.depth if depth is None else depth, recipe=chosen, report=_report,
     ))  # fmt: skip
 
@@ -150,14 +150,15 @@ def temperature(
 ) -> None:  # fmt: skip
     """Fit temperature scaling: one number, from the plain-view logits of held-out labelled images."""
     from poise import methods
-    from poise.loading.features import encode
+    from poise.inference.features import encode
     from poise.prompts import tokenise
     from poise.storage import write_atomic
     from poise.tuning import make_tuner
     from poise.tuning import temperature as scaling
+    from poise.views import ViewRecipe
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
-    found = encode(images, encoder, views=1, cache=cache)
+    found = encode(images, encoder, ViewRecipe(1, seed=1), cache=cache)
     classes = tokenise(encoder, images.classes, images.template, repeats=True)
     tuner = make_tuner(encoder, classes, [methods.get("zero-shot")], init=init)
     if tuner.reads != "features":
@@ -186,14 +187,14 @@ def stats(
     """Compute the token statistics of a source dataset for PromptAlign, under a MaPLe prompt."""
     from poise.encoding.coupled import Coupled
     from poise.encoding.token_statistics import token_statistics
-    from poise.loading.features import plain_batches
+    from poise.inference.features import plain_views
     from poise.prompts.files import load
     from poise.storage import save_tensors
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     images = images.subset(limit) if limit else images
     coupled = Coupled.of(load(init), encoder)
-    found = token_statistics(encoder, coupled, plain_batches(images, encoder), layers=layers)
+    found = token_statistics(encoder, coupled, plain_views(images, encoder), layers=layers)
     save_tensors(out, found, {"model": encoder.name, "dataset": dataset, "images": str(len(images))})
     typer.echo(f"{out}: {list(found['mean'].shape)} (layers, tokens, width) over {len(images)} images")
 
@@ -237,14 +238,15 @@ def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "
     from poise import data as datasets
 
     if ":" in dataset:  # a folder has no splits and no draw
-        return datasets.open(dataset)
-    return datasets.open(dataset, data, split=split, shots=shots or None, seed=seed)
+        return datasets.open_dataset(dataset)
+    return datasets.open_dataset(dataset, data, split=split, shots=shots or None, seed=seed)
 
 
-def _features(images: ImageSet, encoder: DualEncoder, augment: int, seed: int, cache: Path | None) -> Shots:
-    from poise.loading.features import TRAINING_CROPS, encode
+def _features(images: ImageSet, encoder: DualEncoder, augment: int, seed: int, cache: Path | None) -> LabelledFeatures:
+    from poise.inference.features import TRAINING_CROPS, encode
+    from poise.views import ViewRecipe
 
-    return encode(images, encoder, views=augment + 1, seed=seed, crops=TRAINING_CROPS, cache=cache)
+    return encode(images, encoder, ViewRecipe(augment + 1, seed, crops=TRAINING_CROPS), cache=cache)
 
 
 def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:

@@ -67,7 +67,7 @@ def _metrics() -> Table:
 
 
 def _frameworks() -> Table:
-    from poise.tuning import frameworks
+    from poise.tuning.frameworks import frameworks
 
     rows = [frameworks.get(name) for name in frameworks]
     texts = ((row.name, ", ".join(row.inits), "yes" if row.ordered else "no", row.description) for row in rows)

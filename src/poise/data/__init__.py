@@ -2,7 +2,7 @@
 
 from poise.data.catalog import DatasetRow, names, row
 from poise.data.items import ImageSet, Item
-from poise.data.opening import open_dataset as open
+from poise.data.opening import open_dataset
 from poise.data.verify import CheckResult, check, check_all
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "check",
     "check_all",
     "names",
-    "open",
+    "open_dataset",
     "row",
 ]

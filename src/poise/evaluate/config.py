@@ -208,7 +208,7 @@ def _path(key: str) -> list[str]:
 
 def choices() -> dict[str, list[str]]:
     """What may be chosen, for the keys that name one of several."""
-    from poise.tuning import frameworks
+    from poise.tuning.frameworks import frameworks
 
     return {
         "view_engine": ["auto", "pil", "batched"],

@@ -1,9 +1,8 @@
-"""Who does the units: an engine maps them to finished files, in any order, on one machine or many."""
+"""Where units are computed: an engine maps them to finished files, in any order, on one machine or many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,15 +11,8 @@ from poise.data import ImageSet
 from poise.errors import InvalidOptionError
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Job, Worker
+from poise.inference.predictor import Watch
 from poise.registry import Registry
-
-
-@dataclass(frozen=True)
-class Watch:
-    """How an engine speaks with the run: it reports images done, and asks whether to stop."""
-
-    progress: Callable[[int], None] = lambda images: None
-    check: Callable[[], None] = lambda: None  # raises to stop
 
 
 class Engine(Protocol):
@@ -40,6 +32,8 @@ class EngineMaker(Protocol):
         """An engine for ``job``; ``sets`` are the datasets that this process has opened already."""
 
 
+__all__ = ["Engine", "EngineMaker", "LocalEngine", "Watch", "engines"]
+
 engines = Registry[EngineMaker]("engine")
 
 
@@ -49,14 +43,12 @@ class LocalEngine:
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet], address: str = "") -> None:
         if address or job.actors:
-            raise InvalidOptionError(
-                "address and actors are of a Ray cluster.", hint="Add --engine ray, or leave them out."
-            )
+            raise InvalidOptionError("address and actors require the engine ray.", hint="Add --engine ray.")
         self._worker = Worker(job, sets)
 
     def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:
         """In the order of the units."""
-        return self._worker.work(units, progress=watch.progress, check=watch.check)
+        return self._worker.work(units, watch)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """From this process's model."""

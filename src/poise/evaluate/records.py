@@ -6,17 +6,14 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from poise.objectives.dispersion import mean_distance_to_centroid
-from poise.types import Adapted
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from poise.inference.answers import Answer, Prediction
+from poise.inference.results import Failure
 
 FULL_PROBS_UP_TO = 200  # classes; above, a row keeps the TOP most probable ones only
 TOP = 20
@@ -67,10 +64,10 @@ class Stamp:
     dataset: str
     seed: int
 
-    def columns(self, sample: ImageRef, method: str) -> dict[str, Any]:
+    def columns(self, image: ImageRef, method: str) -> dict[str, Any]:
         """The columns that say what the row is about."""
         own = {"run": self.run, "model": self.model, "dataset": self.dataset, "seed": self.seed}
-        return {**own, "method": method, "id": sample.id, "label": sample.label}
+        return {**own, "method": method, "id": image.id, "label": image.label}
 
 
 def entropy(probs: np.ndarray) -> np.ndarray:
@@ -79,36 +76,25 @@ def entropy(probs: np.ndarray) -> np.ndarray:
     return np.asarray(-(probs * np.log(safe)).sum(-1))
 
 
-def dispersion(text_features: Tensor) -> np.ndarray:
-    """ATFD of unit text features [B, C, D] -> [B]: mean distance to their centroid, in float64."""
-    return np.asarray(mean_distance_to_centroid(text_features.detach().double()).cpu().numpy())
+def rows(stamp: Stamp, image: ImageRef, methods: Sequence[str], outcome: Prediction | Failure) -> list[dict[str, Any]]:
+    """One image's rows, one per method; those of a failure have no class, no numbers, and the reason."""
+    if isinstance(outcome, Failure):
+        return _error_rows(stamp, image, methods, f"{outcome.code}: {outcome.message}")
+    made = []
+    for method, answer in outcome.answers.items():
+        row = {**stamp.columns(image, method), **_numbers(answer)}
+        row["correct"] = row["prediction"] == image.label
+        made.append(row)
+    return made
 
 
-def answer_rows(
-    stamp: Stamp, samples: Sequence[ImageRef], answers: Mapping[str, Adapted], init_atfd: float
-) -> list[list[dict[str, Any]]]:
-    """For each of B images its rows, one per method; ``init_atfd`` is the text features' dispersion before tuning."""
-    columns = {method: _columns(answer) for method, answer in answers.items()}
-    images = []
-    for index, sample in enumerate(samples):
-        rows = []
-        for method, values in columns.items():
-            row = {**stamp.columns(sample, method), **{name: column[index] for name, column in values.items()}}
-            row["correct"] = bool(row["prediction"] == sample.label)
-            row["init_atfd"] = init_atfd
-            rows.append(row)
-        images.append(rows)
-    return images
-
-
-def error_rows(stamp: Stamp, sample: ImageRef, methods: Sequence[str], error: str) -> list[dict[str, Any]]:
-    """The rows of an image that could not be read: no class, no numbers, and the reason."""
+def _error_rows(stamp: Stamp, image: ImageRef, methods: Sequence[str], error: str) -> list[dict[str, Any]]:
     nothing = dict.fromkeys(("prediction", "init_prediction", "target_prediction"), NO_CLASS)
     unknown = dict.fromkeys(
         ("confidence", "entropy", "init_confidence", "init_entropy", "atfd", "init_atfd"), float("nan")
     )
     flags = {"correct": False, "fallback": False, "error": error}
-    return [{**stamp.columns(sample, method), **nothing, **unknown, **flags} for method in methods]
+    return [{**stamp.columns(image, method), **nothing, **unknown, **flags} for method in methods]
 
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -125,33 +111,29 @@ def read(folder: str | Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(part, schema=SCHEMA) for part in parts]) if parts else SCHEMA.empty_table()
 
 
-def _columns(answer: Adapted) -> dict[str, Sequence[Any]]:
-    """One method's answers as columns of length B, probabilities in float64 except where they are stored."""
-    probs, start, target = (
-        tensor.detach().double().cpu().numpy() for tensor in (answer.probs, answer.init_probs, answer.target_probs)
-    )
-    kept = _all_probs(probs) if probs.shape[-1] <= FULL_PROBS_UP_TO else _top_probs(probs)
+def _numbers(answer: Answer) -> dict[str, Any]:
+    """The columns that say what was answered."""
+    probs, start = answer.probs, answer.init_probs
     return {
-        "prediction": probs.argmax(-1).tolist(),
-        "confidence": probs.max(-1).tolist(),
-        "entropy": entropy(probs).tolist(),
-        "init_prediction": start.argmax(-1).tolist(),
-        "init_confidence": start.max(-1).tolist(),
-        "init_entropy": entropy(start).tolist(),
-        "target_prediction": target.argmax(-1).tolist(),
-        "atfd": dispersion(answer.text_features).tolist(),
-        "fallback": answer.fallback.detach().cpu().tolist(),
-        "error": [None] * len(probs),
-        **kept,
+        "prediction": int(probs.argmax()),
+        "confidence": float(probs.max()),
+        "entropy": float(entropy(probs)),
+        "init_prediction": int(start.argmax()),
+        "init_confidence": float(start.max()),
+        "init_entropy": float(entropy(start)),
+        "target_prediction": int(answer.target_probs.argmax()),
+        "atfd": answer.dispersion,
+        "init_atfd": answer.init_dispersion,
+        "fallback": answer.fallback,
+        "error": None,
+        **(_all_probs(probs) if len(probs) <= FULL_PROBS_UP_TO else _top_probs(probs)),
     }
 
 
-def _all_probs(probs: np.ndarray) -> dict[str, Sequence[Any]]:
-    nothing = [None] * len(probs)
-    return {"probs": list(probs.astype(np.float32)), "top_ids": nothing, "top_probs": nothing}
+def _all_probs(probs: np.ndarray) -> dict[str, np.ndarray | None]:
+    return {"probs": probs.astype(np.float32), "top_ids": None, "top_probs": None}
 
 
-def _top_probs(probs: np.ndarray) -> dict[str, Sequence[Any]]:
-    order = np.argsort(-probs, axis=-1, kind="stable")[:, :TOP]
-    top = np.take_along_axis(probs, order, axis=-1).astype(np.float32)
-    return {"probs": [None] * len(probs), "top_ids": list(order.astype(np.int32)), "top_probs": list(top)}
+def _top_probs(probs: np.ndarray) -> dict[str, np.ndarray | None]:
+    order = np.argsort(-probs, kind="stable")[:TOP]
+    return {"probs": None, "top_ids": order.astype(np.int32), "top_probs": probs[order].astype(np.float32)}

@@ -22,7 +22,7 @@ def check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise UnreadableImageError(
             f"'{name}' claims {width} x {height} pixels, more than the limit of {max_pixels:,}.",
-            hint="If you trust it, raise max_pixels or shrink the picture.",
+            hint="Shrink it. In Python, what poise.images.read_image(..., max_pixels=N) returns can be classified.",
         )
 
 
@@ -78,7 +78,7 @@ def from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
         hint = "Move the channels to the end." if array.ndim == 3 and shape[0] in (1, 3, 4) else ""
         accepted = "Accepted: [H, W], [H, W, 3] or [H, W, 4], none of them empty."
         raise UnreadableImageError(
-            f"An array of shape {list(shape)} is not a picture.", hint=f"{accepted} {hint}".strip()
+            f"An array of shape {list(shape)} is not an image.", hint=f"{accepted} {hint}".strip()
         )
     check_size((shape[1], shape[0]), "<array>", max_pixels)
     if array.dtype == np.uint8:
@@ -91,7 +91,7 @@ def from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
             raise UnreadableImageError("A float array has values outside [0, 1] or NaN.", hint="Scale it to [0, 1].")
         return Image.fromarray(np.rint(array.astype(np.float64) * 255).astype(np.uint8))
     raise UnreadableImageError(
-        f"An array of shape {list(shape)} and type {array.dtype} is not a picture.",
+        f"An array of shape {list(shape)} and type {array.dtype} is not an image.",
         hint="Accepted types: uint8, floats in [0, 1], and uint16 for [H, W].",
     )
 
@@ -100,7 +100,7 @@ def from_tensor(tensor: Tensor, max_pixels: int) -> Image.Image:
     """An image from a uint8 tensor [3, H, W]."""
     if str(tensor.dtype) != "torch.uint8" or tensor.ndim != 3 or tensor.shape[0] != 3 or tensor.numel() == 0:
         raise UnreadableImageError(
-            f"A tensor of shape {list(tensor.shape)} and type {tensor.dtype} is not a picture.",
+            f"A tensor of shape {list(tensor.shape)} and type {tensor.dtype} is not an image.",
             hint="Give a uint8 tensor [3, H, W].",
         )
     return from_array(tensor.detach().permute(1, 2, 0).cpu().numpy(), max_pixels)

@@ -13,13 +13,13 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
 def find_images(paths: Iterable[str | Path]) -> list[Path]:
-    """The picture files that the given files, folders (searched recursively) and glob patterns stand for.
+    """The image files that the given files, folders (searched recursively) and glob patterns stand for.
 
     Order is that of ``paths``, sorted within a folder or pattern; a file is listed once. A plain file name is taken as
     it is, even if it is missing or has an unusual suffix: reading it will tell.
 
     Raises:
-        InvalidOptionError: A folder or pattern holds no picture.
+        InvalidOptionError: There are no images in a folder, or behind a pattern.
     """
     found: dict[Path, None] = {}
     for given in paths:
@@ -33,7 +33,7 @@ def find_images(paths: Iterable[str | Path]) -> list[Path]:
             matches = [image for hit in hits for image in (_images_below(hit) if hit.is_dir() else [hit])]
         if not matches:
             raise InvalidOptionError(
-                f"'{given}' holds no picture.", hint=f"Files ending in {', '.join(SUFFIXES)} are read."
+                f"No images found in '{given}'.", hint=f"Files ending in {', '.join(SUFFIXES)} are read."
             )
         found.update(dict.fromkeys(matches))
     return list(found)

@@ -1,4 +1,4 @@
-"""Any picture source to one upright RGB picture, or a typed error that says what was wrong with it."""
+"""Any image source to one upright RGB image, or a typed error that says what was wrong with it."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _UPRIGHT = {
 
 @dataclass(frozen=True)
 class LoadedImage:
-    """One upright RGB picture and where it came from."""
+    """One upright RGB image and where it came from."""
 
     image: Image.Image  # mode RGB, EXIF orientation applied
-    key: str  # hash of size and pixels: the same picture has the same key whatever its name or container
+    key: str  # hash of size and pixels: the same image has the same key whatever its name or container
     source: str
     frames: int = 1  # as the file's header states; 2 stands for "more than one" where it doesn't (GIF, TIFF)
     notes: tuple[str, ...] = ()  # what was done to the pixels beyond decoding
@@ -66,13 +66,13 @@ def read_image(
     allow_truncated: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> LoadedImage:
-    """One upright RGB picture from a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].
+    """One upright RGB image from a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].
 
     Arrays are [H, W], [H, W, 3] or [H, W, 4] in uint8 or in floats within [0, 1], or [H, W] in uint16.
     The size is checked before anything is decoded; of an animation the first frame is taken.
 
     Raises:
-        UnreadableImageError: The source is no picture that poise accepts.
+        UnreadableImageError: The source is not an image that poise accepts.
     """
     if isinstance(source, str | Path):
         return _read_path(Path(source), str(source), allow_truncated, max_pixels)
@@ -87,7 +87,7 @@ def read_image(
     if torch is not None and isinstance(source, torch.Tensor):
         return _finish(from_tensor(source, max_pixels), "<tensor>", allow_truncated, max_pixels, owned=True)
     raise UnreadableImageError(
-        f"A picture can't be read from an object of type {type(source).__name__}.",
+        f"An image can't be read from an object of type {type(source).__name__}.",
         hint="Give a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].",
     )
 
@@ -95,14 +95,14 @@ def read_image(
 def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:
     if name.startswith(("http://", "https://")):
         raise UnreadableImageError(
-            f"'{name}' is a web address; poise does not fetch pictures.", hint="Download it first."
+            f"'{name}' is a web address; poise does not fetch images.", hint="Download it first."
         )
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             # Opening a FIFO or a device may block or never end, so the kind is checked first.
             kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise UnreadableImageError(f"'{name}' is {kind}.", hint="Give the path of a picture file.")
+            raise UnreadableImageError(f"'{name}' is {kind}.", hint="Give the path of an image file.")
         with path.open("rb") as stream:
             return _read_stream(stream, name, allow_truncated, max_pixels)
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels:
     reader = next((cls for magic, cls in _READERS if start.startswith(magic)), None)
     if reader is None or (reader is WebPImageFile and start[8:12] != b"WEBP"):
         looks = "text" if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start) else "an unknown format"
-        raise UnreadableImageError(f"'{name}' is not a picture: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
+        raise UnreadableImageError(f"'{name}' is not an image: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
     try:
         image = reader(stream)
     except Exception as error:  # hostile bytes can raise nearly anything in a parser; all of it means "unreadable"
@@ -140,7 +140,7 @@ def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: in
     upright = image if (turn := _UPRIGHT.get(_orientation(image, notes))) is None else image.transpose(turn)
     rgb = to_rgb(upright, name, notes)
     if rgb is image and not owned:
-        rgb = image.copy()  # a caller who draws on the picture later must not change ours
+        rgb = image.copy()  # a caller who draws on the image later must not change ours
     return LoadedImage(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
 
 
@@ -160,9 +160,11 @@ def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[st
     except Exception as error:  # see _read_stream
         if not (allow_truncated and isinstance(image, ImageFile.ImageFile) and getattr(image, "_im", None) is not None):
             reason = f"'{name}' is truncated or damaged: {error or type(error).__name__}."
-            hint = "" if allow_truncated else "allow_truncated=True accepts what can still be decoded."
+            hint = "Save or fetch the file again."
+            if not allow_truncated:
+                hint += " In Python, classify what poise.images.read_image(..., allow_truncated=True) returns."
             raise UnreadableImageError(reason, hint=hint) from error
-        # Pillow decodes into the picture before it notices the missing end. Without tiles it won't try again; its
+        # Pillow decodes into the image before it notices the missing end. Without tiles it won't try again; its
         # global switch for this would also change what other threads accept.
         image.tile = []
         notes.append("truncated: the missing part is blank")
@@ -171,7 +173,7 @@ def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[st
 def _orientation(image: Image.Image, notes: list[str]) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # the picture itself is fine; its metadata is not
+    except Exception:  # the image itself is fine; its metadata is not
         notes.append("EXIF data unreadable: taken as upright")
         return 1
 

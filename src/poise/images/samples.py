@@ -1,4 +1,4 @@
-"""A few real photographs that come with scikit-image, so that a first try needs no files of one's own."""
+"""A few real images that come with scikit-image, so that a first try needs no files of one's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from poise.errors import MissingDependencyError
 
-PHOTOS = {
+SAMPLES = {
     "chelsea.png": "cat",
     "coffee.png": "cup of coffee",
     "rocket.jpg": "rocket",
@@ -17,11 +17,11 @@ PHOTOS = {
 
 
 def sample_images() -> list[Path]:
-    """The photographs' paths; found without importing scikit-image, which is slow."""
+    """The images' paths; found without importing scikit-image, which is slow."""
     spec = importlib.util.find_spec("skimage")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
-            "The sample photos need the package 'scikit-image'.", hint="pip install scikit-image"
+            "The sample images need the package 'scikit-image'.", hint="pip install scikit-image"
         )
     folder = Path(spec.origin).parent / "data"
-    return [folder / name for name in PHOTOS]
+    return [folder / name for name in SAMPLES]

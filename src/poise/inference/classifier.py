@@ -1,134 +1,226 @@
-"""The front door: name the labels, hand over images, get probabilities that mean what they say."""
+"""The front door: name the labels, hand over images, get calibrated probabilities."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
-import torch
+import numpy as np
 
 from poise import methods as method_table
 from poise.backbones import load_model
 from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
-from poise.images import LoadedImage, read_image
+from poise.inference.answers import Answer, Prediction
+from poise.inference.limits import Limits
+from poise.inference.predictor import Predictor
 from poise.inference.results import Details, Failure, Result
 from poise.inits.kinds import check_template
 from poise.methods import Method
-from poise.prompts import tokenise
+from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.tuning import AnyTuner, Tuner, make_tuner
-from poise.types import Adapted, DualEncoder, Prompt
-from poise.views import make_views_batched, plan_views
+from poise.types import DualEncoder, Prompt
+from poise.views import ViewRecipe
 
 DEFAULT_MODEL = "pocket"
 DEFAULT_METHOD = "kld+cats"
-DEFAULT_TEMPLATE = "a photo of a {}."
-BATCH_SIZES = {"cuda": 16, "cpu": 4, "mps": 4}  # images tuned together: results don't depend on it, memory does
 
-Answers = dict[str, Result]
+Answers = dict[str, Result]  # by method
+R = TypeVar("R", Result, Answers)
 
 
-class Classifier:
-    """Zero-shot classification with test-time prompt tuning.
+class TuningOptions(TypedDict, total=False):
+    """The keyword arguments that `Classifier` and `pipeline` share, for type checkers."""
+
+    context: str
+    init: str | Path | Prompt
+    views: int
+    augmix: bool
+    seed: int
+    on_long_label: str
+
+
+class ClassifierOptions(TuningOptions, total=False):
+    """The keyword arguments of `Classifier`, for type checkers."""
+
+    template: str | None
+    device: Any
+    dtype: Any
+    batch_size: int | None
+
+
+class Classifier(Generic[R]):
+    """Zero-shot image classification with test-time prompt tuning.
 
     Labels are encoded once, here. Calls are free of state: the same image, labels, options and seed give the same
-    answer, whatever its file name and whichever images come before it or in the same batch.
+    answer, whatever the file is called and whichever images come before it or in the same batch (up to rounding).
+
+    Args:
+        labels: the class names, each one once. Probabilities are over these labels and sum to 1.
+        model: a name that `poise.load_model` takes (`poise.list_models` lists them), or a loaded model.
+        method: what is tuned for each image: a name of `poise.list_methods`, or a `poise.Method`; or several of them.
+        template: the sentence that a label is put into, with ``{}`` for the label. None: "a photo of a {}.", or the
+            template of the prompt that ``init`` names.
+        context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of
+            them, or "auto" (those before it if there are any).
+        init: where tuning starts: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), the file
+            of a prompt fitted by `poise fit` or imported by `poise convert`, or a prompt itself.
+        views: views per image that tuning looks at, the plain image included.
+        augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
+        seed: of the random views.
+        device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", or a torch.device.
+        dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16" or "float64".
+        batch_size: images computed together; None: by device.
+        on_long_label: what to do with labels longer than the model reads: "error", or "truncate" with a warning.
+
+    Raises:
+        InvalidLabelsError: Labels are missing, blank, repeated or too long.
+        InvalidOptionError, UnknownNameError: An option or a name is not accepted.
+
+    Example:
+        >>> import numpy as np
+        >>> classify = Classifier(["cat", "dog"], model="tiny", views=4, device="cpu")
+        >>> image = np.zeros((32, 32, 3), np.uint8)
+        >>> result = classify(image)
+        >>> result.label in classify.labels, round(sum(result.probabilities.values()), 6)
+        (True, 1.0)
+        >>> classify.predict_proba([image, image]).shape
+        (2, 2)
     """
+
+    @overload
+    def __init__(
+        self: Classifier[Result], labels: Sequence[str], model: str | DualEncoder = ...,
+        method: str | Method = ..., **options: Unpack[ClassifierOptions],
+    ) -> None: ...  # fmt: skip
+
+    @overload
+    def __init__(
+        self: Classifier[Answers], labels: Sequence[str], model: str | DualEncoder = ...,
+        method: Sequence[str | Method] = ..., **options: Unpack[ClassifierOptions],
+    ) -> None: ...  # fmt: skip
 
     def __init__(
         self,
+        labels: Sequence[str],
         model: str | DualEncoder = DEFAULT_MODEL,
-        labels: Sequence[str] = (),
         method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
         *,
-        template: str | None = None,  # "a photo of a {}." by default; a fitted prompt brings its own
+        template: str | None = None,
         context: str = "auto",
-        start: Prompt | str | Path | None = None,  # where tuning begins: a prompt, or the file of a fitted one
+        init: str | Path | Prompt = "template",
         views: int = 64,
         augmix: bool = False,
         seed: int = 0,
-        device: str = "auto",
-        dtype: str = "auto",
+        device: Any = "auto",
+        dtype: Any = "auto",
         batch_size: int | None = None,
         on_long_label: str = "error",
     ) -> None:
+        # What needs no model is checked before one is loaded.
         check_counts(views, batch_size)
-        named = [method] if isinstance(method, str | Method) else list(method)
-        if not named:
-            raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
-        self.methods = tuple(method_table.get(item) if isinstance(item, str) else item for item in named)
+        self.labels = check_labels(labels)
+        self.methods = find_methods(method)
+        self._several = not isinstance(method, str | Method)
+        if not isinstance(init, Prompt):
+            check_template(str(init), template)
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
-        if context == "auto" and start is None and not self._tunes():
-            context = "none"  # so that a template may be the name alone
-        if isinstance(start, str | Path):
-            check_template(str(start), template)
-        words = template or DEFAULT_TEMPLATE
-        classes = tokenise(self.encoder, labels, words, context=context, on_long_label=on_long_label)
-        self.labels = classes.labels
-        self.views, self.augmix, self.seed = views, augmix, seed
-        self.batch_size = batch_size or BATCH_SIZES.get(self.encoder.device.type, 4)
-        self._tuner: AnyTuner = (
-            make_tuner(self.encoder, classes, self.methods, init=str(start), on_long_label=on_long_label)
-            if isinstance(start, str | Path)
-            else Tuner(self.encoder, classes, self.methods, start)
-        )
+        self.recipe = ViewRecipe(views, seed, augmix)
+        tuner = self._make_tuner(template, context, init, on_long_label)
+        self._predictor = Predictor(self.encoder, tuner, self.recipe, limits=Limits(batch_size=batch_size or 0))
 
     @overload
-    def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[Result]: ...
+    def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[R]: ...
 
     @overload
-    def __call__(self, images: Any, *, details: bool = False) -> Result: ...
+    def __call__(self, images: Any, *, details: bool = False) -> R: ...
 
-    def __call__(self, images: Any, *, details: bool = False) -> Result | list[Result]:
-        """Classify one image (path, bytes, PIL image, array) or a list of them, by the first method.
+    def __call__(self, images: Any, *, details: bool = False) -> R | list[R]:
+        """Classify one image, or a list of them.
 
-        An unreadable image raises. To get an error row instead, use `each`.
+        Args:
+            images: a path, encoded bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W]; or a list of them.
+            details: also say how each answer came about (`Result.details`).
+
+        Returns:
+            A `Result`; where the classifier has several methods, a dict of results by method. A list for a list.
+
+        Raises:
+            UnreadableImageError: An image can't be read. `each` gives a `Failure` in its place instead.
         """
-        several = isinstance(images, list | tuple)
-        answers = []
-        for outcome in self.each(images if several else [images], details=details):
-            if isinstance(outcome, Failure):
-                raise UnreadableImageError(outcome.message, code=outcome.code)
-            answers.append(outcome[self.methods[0].name])
-        return answers if several else answers[0]
+        if isinstance(images, list | tuple):
+            return list(self.results(images, details=details))
+        return next(self.results([images], details=details))
+
+    def results(self, images: Iterable[Any], *, details: bool = False) -> Iterator[R]:
+        """What a call returns for each image, in order and as they come, also from a generator.
+
+        Raises:
+            UnreadableImageError: An image can't be read.
+        """
+        for outcome in self.each(images, details=details):
+            answers = _or_raise(outcome)
+            yield cast(R, answers if self._several else answers[self.methods[0].name])
 
     def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Answers | Failure]:
-        """One outcome per image, in order: the answer of every method, or why there is none."""
-        stream = iter(images)
-        while batch := list(islice(stream, self.batch_size)):
-            read = [read_or_fail(item) for item in batch]
-            pictures = [item for item in read if isinstance(item, LoadedImage)]
-            answers = iter(self._classify(pictures, details) if pictures else [])
-            for item in read:
-                yield item if isinstance(item, Failure) else next(answers)
+        """One outcome per image, in order and as they come: the results by method, or why there are none."""
+        # Zero-shot reads the plain view alone, so the others are cut only when somebody looks at them.
+        plain = not self._tunes() and not details
+        recipe = ViewRecipe(1, self.recipe.seed) if plain else self.recipe
+        for outcome in self._predictor.run(images, views=recipe):
+            yield outcome if isinstance(outcome, Failure) else self._results(outcome, details)
 
-    def _classify(self, pictures: list[LoadedImage], details: bool) -> list[Answers | Failure]:
-        # Zero-shot reads the plain view alone, so the others are made only when somebody looks at them.
-        count = self.views if self._tunes() or details else 1
-        plans = [
-            plan_views(picture.image.size, views=count, seed=self.seed, key=picture.key, augmix=self.augmix)
-            for picture in pictures
-        ]
-        images = [picture.image for picture in pictures]
-        views = make_views_batched(images, self.encoder.image, plans, self.encoder.device)
-        whole = self._tuner.reads == "views"  # image prompts are tuned too
-        adapted = self._tuner.predict(views if whole else self.encoder.encode_images(views))
-        return [self._outcome(picture, row, adapted, details) for row, picture in enumerate(pictures)]
+    @overload
+    def predict_proba(self: Classifier[Result], images: Iterable[Any]) -> np.ndarray: ...
+
+    @overload
+    def predict_proba(self: Classifier[Answers], images: Iterable[Any]) -> dict[str, np.ndarray]: ...
+
+    def predict_proba(self, images: Iterable[Any]) -> np.ndarray | dict[str, np.ndarray]:
+        """Probabilities [N, C] of N images, columns in the order of ``labels``; by method where there are several.
+
+        Raises:
+            UnreadableImageError: An image can't be read.
+        """
+        names = [method.name for method in self.methods]
+        rows = [_or_raise(outcome) for outcome in self.each(images)]
+        found = {
+            name: np.array([[row[name].probabilities[label] for label in self.labels] for row in rows]).reshape(
+                len(rows), len(self.labels)
+            )
+            for name in names
+        }
+        return found if self._several else found[names[0]]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
+        names = ", ".join(method.name for method in self.methods)
+        return (
+            f"Classifier({len(self.labels)} labels: {shown}; model '{self.encoder.name}', "
+            f"method {names}, on {self.encoder.device})"
+        )
+
+    def _make_tuner(
+        self, template: str | None, context: str, init: str | Path | Prompt, on_long_label: str
+    ) -> AnyTuner:
+        if context == "auto" and init == "template" and not self._tunes():
+            context = "none"  # so that a template may be the name alone
+        classes = tokenise(
+            self.encoder, self.labels, template or DEFAULT_TEMPLATE, context=context, on_long_label=on_long_label
+        )
+        if isinstance(init, Prompt):
+            return Tuner(self.encoder, classes, self.methods, init)
+        return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)
 
-    def _outcome(self, picture: LoadedImage, row: int, adapted: dict[str, Adapted], details: bool) -> Answers | Failure:
-        if not all(bool(answer.probs[row].isfinite().all()) for answer in adapted.values()):
-            message = "The model's output for this image is not finite, even without tuning."
-            return Failure(picture.source, "non_finite", f"{message} Try dtype='float32', or check the weights.")
-        return {name: self._result(picture, row, name, answer, details) for name, answer in adapted.items()}
+    def _results(self, found: Prediction, details: bool) -> Answers:
+        return {name: self._result(found, name, answer, details) for name, answer in found.answers.items()}
 
-    def _result(self, picture: LoadedImage, row: int, method: str, answer: Adapted, details: bool) -> Result:
-        probabilities = dict(zip(self.labels, answer.probs[row].double().tolist(), strict=True))
-        ranked = dict(sorted(probabilities.items(), key=lambda item: -item[1]))
+    def _result(self, found: Prediction, method: str, answer: Answer, details: bool) -> Result:
+        ranked = dict(sorted(self._by_label(answer.probs).items(), key=lambda item: -item[1]))
         top = list(ranked.values())
         return Result(
             label=next(iter(ranked)),
@@ -137,37 +229,36 @@ class Classifier:
             entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # a sure answer has 0, not -0
             margin=top[0] - (top[1] if len(top) > 1 else 0.0),
             method=method,
-            source=picture.source,
-            fallback=bool(answer.fallback[row]),
+            source=found.source,
+            fallback=answer.fallback,
             degenerate=len(top) == 1,
-            notes=picture.notes,
-            details=self._details(row, answer) if details else None,
+            notes=found.notes,
+            details=self._details(answer) if details else None,
         )
 
-    def _details(self, row: int, answer: Adapted) -> Details:
-        def by_label(values: torch.Tensor) -> dict[str, float]:
-            return dict(zip(self.labels, values.double().tolist(), strict=True))
-
+    def _details(self, answer: Answer) -> Details:
         return Details(
-            init_probabilities=by_label(answer.init_probs[row]),
-            target_probabilities=by_label(answer.target_probs[row]),
-            view_confidences=tuple(answer.confidences[row].tolist()),
-            view_temperatures=tuple(answer.temperatures[row].tolist()),
-            selected_views=tuple(answer.selected[row].tolist()),
-            losses=tuple(answer.losses[row].tolist()),
-            logits=by_label(answer.logits[row]),
+            init_probabilities=self._by_label(answer.init_probs),
+            target_probabilities=self._by_label(answer.target_probs),
+            view_confidences=tuple(answer.confidences.tolist()),
+            view_temperatures=tuple(answer.temperatures.tolist()),
+            selected_views=tuple(answer.selected.tolist()),
+            losses=tuple(answer.losses.tolist()),
+            logits=self._by_label(answer.logits),
             scale=self.encoder.scale,
             bias=self.encoder.bias,
-            activation="softmax",
         )
 
+    def _by_label(self, values: np.ndarray) -> dict[str, float]:
+        return dict(zip(self.labels, values.tolist(), strict=True))
 
-def read_or_fail(item: Any) -> LoadedImage | Failure:
-    """The picture, or why there is none; what is either already stays as it is."""
-    try:
-        return item if isinstance(item, LoadedImage | Failure) else read_image(item)
-    except PoiseError as error:
-        return Failure(str(item) if isinstance(item, str | Path) else "image", error.code, str(error))
+
+def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method, ...]:
+    """The methods that an option names."""
+    named = [method] if isinstance(method, str | Method) else list(method)
+    if not named:
+        raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
+    return tuple(method_table.get(item) if isinstance(item, str) else item for item in named)
 
 
 def check_counts(views: object, batch_size: object) -> None:
@@ -182,3 +273,10 @@ def check_counts(views: object, batch_size: object) -> None:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _or_raise(outcome: Answers | Failure) -> Answers:
+    if isinstance(outcome, Failure):
+        kind = UnreadableImageError if outcome.code == UnreadableImageError.code else PoiseError
+        raise kind(outcome.message, code=outcome.code)
+    return outcome

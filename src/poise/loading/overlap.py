@@ -1,71 +1,81 @@
-"""Batches through a device: while one is tuned, the views of the next are made and the last one's answers are read.
+"""Work done ahead of the computation and in order: by threads, and on a GPU in stages that overlap.
 
 Each stage has a thread, and on CUDA a stream, of its own, so that no copy to or from the host holds up another stage.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
-
-from poise.loading.prepare import ahead
 
 A = TypeVar("A")
+M = TypeVar("M")
 Z = TypeVar("Z")
 
 
+def map_ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window: int) -> Iterator[Z]:
+    """``work`` of each job, in order, with at most ``window`` of them begun before they are asked for.
+
+    >>> list(map_ahead(str, range(4), threads=2, window=2))
+    ['0', '1', '2', '3']
+    """
+    pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="poise")
+    begun: deque[Future[Z]] = deque()
+    try:
+        for job in jobs:
+            begun.append(pool.submit(work, job))
+            if len(begun) > window:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def run_stages(
+    jobs: Iterable[A], device: torch.device, first: Callable[[A], M], second: Callable[[M], Z]
+) -> Iterator[Z]:
+    """``second(first(job))`` of each job, in order; on CUDA ``first`` works on the next job meanwhile.
+
+    Each stage is called from one thread, one job at a time. Elsewhere both share the same cores, and nothing overlaps.
+    """
+    if device.type != "cuda":
+        for job in jobs:
+            yield second(first(job))
+        return
+    made = map_ahead(_on_stream("first", device, first), jobs, threads=1, window=1)
+    done = map_ahead(_on_stream("second", device, lambda result: second(result.take())), made, threads=1, window=1)
+    for result in done:
+        yield result.take()
+
+
 @dataclass(frozen=True)
-class _Handed(Generic[Z]):
+class _StreamResult(Generic[Z]):
     """A result, and when the device will have finished it."""
 
     value: Z
-    ready: Any = None  # torch.cuda.Event
+    ready: torch.cuda.Event
+    device: torch.device
 
     def take(self) -> Z:
-        """The result, for use on the stream of the caller."""
-        if self.ready is not None:
-            torch.cuda.current_stream().wait_event(self.ready)
+        """The result, for use on the caller's stream."""
+        torch.cuda.current_stream(self.device).wait_event(self.ready)
         return self.value
 
 
-def flow(
-    batches: Iterable[A], device: torch.device, views: Callable[[A], Tensor | None], answer: Callable[[A, Tensor], Z]
-) -> Iterator[tuple[A, Z | None]]:
-    """``answer(batch, views(batch))`` of each batch, in order; None where a batch has no views.
-
-    ``views`` and ``answer`` are each called from one thread, one batch at a time.
-    """
-
-    def make(batch: A) -> tuple[A, Tensor | None]:
-        return batch, views(batch)
-
-    def compute(made: _Handed[tuple[A, Tensor | None]]) -> tuple[A, Z | None]:
-        batch, pictures = made.take()
-        if pictures is None:
-            return batch, None
-        if pictures.is_cuda:
-            pictures.record_stream(torch.cuda.current_stream())
-        return batch, answer(batch, pictures)
-
-    made = ahead(_on_stream("views", device, make), batches, threads=1, window=1)
-    for done in ahead(_on_stream("answer", device, compute), made, threads=1, window=1):
-        yield done.take()
-
-
-def _on_stream(stage: str, device: torch.device, work: Callable[[A], Z]) -> Callable[[A], _Handed[Z]]:
-    if device.type != "cuda":
-        return lambda job: _Handed(work(job))
+def _on_stream(stage: str, device: torch.device, work: Callable[[A], Z]) -> Callable[[A], _StreamResult[Z]]:
     stream = _stream(stage, device)
 
-    def run(job: A) -> _Handed[Z]:
+    def run(job: A) -> _StreamResult[Z]:
         with torch.cuda.stream(stream):
             value = work(job)
-            return _Handed(value, stream.record_event())
+            return _StreamResult(value, stream.record_event(), device)
 
     return run
 

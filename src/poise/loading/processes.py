@@ -1,7 +1,8 @@
-"""Work for processes of their own: what they do never holds up the threads that feed an accelerator.
+"""Processes that read images, so that decoding never holds up the threads that feed an accelerator.
 
-A child runs one job at a time: it comes by the child's standard input, the result leaves by its standard output, arrays
-beside the pickle so that they are copied once. A child ends when its input does, also where the parent was killed.
+Not multiprocessing, which would run the caller's main module again in each process. A process runs one job at a time:
+the job arrives on its standard input, the result leaves on its standard output, arrays beside the pickle so that they
+are copied once. A process ends when its input does, also where the parent was killed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import IO, Any, ParamSpec, Protocol, TypeVar
 
@@ -28,12 +30,12 @@ Z = TypeVar("Z")
 
 _COUNT = struct.Struct("<Q")
 _ALIGNED = 64  # bytes; arrays that start elsewhere are slower to read
-_PIPE = 1 << 20  # bytes, Linux's limit: a picture passes in one piece, and its reader wakes up once
-_PATIENCE = 10.0  # seconds for the job in hand when all is over
+_PIPE = 1 << 20  # bytes, Linux's limit: an image passes in one piece, and its reader wakes up once
+_SHUTDOWN_TIMEOUT = 10.0  # seconds
 
 
-class Readers:
-    """Some child processes, and whatever any thread wants done by the next free one of them."""
+class ReaderProcesses:
+    """A pool of child processes; any thread may have work done by the next free one."""
 
     def __init__(self, processes: int) -> None:
         self._children = [_Child() for _ in range(processes)]
@@ -59,15 +61,21 @@ class Readers:
         result: Z = value
         return result
 
+    def warm(self, work: Callable[..., object]) -> None:
+        """Wait until every process has imported what ``work`` needs."""
+        count = len(self._children)
+        with ThreadPoolExecutor(count) as threads:  # the next idle process is the one that has waited longest
+            list(threads.map(lambda _: self.run(callable, work), range(count)))
+
     def _ask(self, child: _Child, job: object) -> tuple[Any, Exception | None]:
         for _ in range(2):
             try:
                 return child.ask(job)
             except (EOFError, BrokenPipeError):
                 child.restart()
-        raise ReaderProcessError("Two processes died over this picture.", hint="Is there enough memory?")
+        raise ReaderProcessError("Two processes died while reading this image.", hint="Is there enough memory?")
 
-    def __enter__(self) -> Readers:
+    def __enter__(self) -> ReaderProcesses:
         return self
 
     def __exit__(
@@ -99,7 +107,7 @@ class _Child:
         try:
             self.ask((int, (), {}))
         except (EOFError, BrokenPipeError):
-            message = "Processes that read pictures end as soon as they are started."
+            message = "The processes that read images end as soon as they are started."
             raise PoiseError(message, hint="Standard error says why.", code="readers_dont_start") from None
 
     def hang_up(self) -> None:
@@ -109,14 +117,14 @@ class _Child:
     def end(self) -> None:
         self.hang_up()
         try:
-            self.process.wait(_PATIENCE)
+            self.process.wait(_SHUTDOWN_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
 
 
-class _Process(Protocol):
+class _Pipes(Protocol):
     """A `subprocess.Popen` with both pipes."""
 
     stdin: IO[bytes]
@@ -127,9 +135,8 @@ class _Process(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
 
-def _start() -> _Process:
-    # Not multiprocessing: that would run the caller's main module again. In a session (on Windows: a group) of its own,
-    # as Ctrl-C is the parent's to handle.
+def _start() -> _Pipes:
+    # In a session (on Windows: a group) of its own, as Ctrl-C is the parent's to handle.
     apart: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
@@ -143,12 +150,12 @@ def _start() -> _Process:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # beyond the user's allowance; a smaller pipe is only slower
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
-    piped: _Process = process
+    piped: _Pipes = process
     return piped
 
 
 def serve() -> None:
-    """A child's life."""
+    """The main loop of a child process."""
     jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     while True:

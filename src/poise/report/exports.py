@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from poise import metrics as rows
-from poise.report.formats import safe_cell
 from poise.report.runs import Group, Records, Setting, load
 from poise.report.scores import scoreboard
+from poise.storage import safe_cell
 
 
 def export(runs: str | Path | Records, out: str | Path, *, names: bool = False) -> list[Path]:

@@ -6,7 +6,6 @@ import csv
 import html as escaping
 import io
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from poise.registry import Registry
 from poise.report.table import Cell, Line, Table
+from poise.storage import printable, safe_cell
 
 BEST = "†"  # what stands for bold where text has no styles
 
@@ -69,15 +69,6 @@ def _terminal_cell(cell: Cell, line: Line, colour: bool, padded: bool) -> Text:
     if not colour and padded:
         text += BEST if cell.best else " "
     return Text(text, style="bold" if cell.best else "dim" if line.quiet else "")
-
-
-def printable(text: str) -> str:
-    r"""The text with control characters spelled out: a name must not move the cursor or change colours.
-
-    >>> printable("cat\x1b[31m")
-    'cat\\x1b[31m'
-    """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -154,17 +145,6 @@ def _html_cell(cell: Cell) -> str:
     text = _escape(cell.text)
     text = f"<b>{text}</b>" if cell.best else text
     return f"{text}<small>{_escape(cell.extra)}</small>" if cell.extra else text
-
-
-def safe_cell(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
-
-    >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
-    ("'=1+1", -1.5, 'kld+cats')
-    """
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
-        return f"'{value}"
-    return value
 
 
 def comma_separated(tables: Sequence[Table]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poise.tuning.adamw import AdamW
 from poise.tuning.dynaprompt import DynaPrompt
-from poise.tuning.frameworks import Framework, FrameworkOptions, frameworks, make_tuner
+from poise.tuning.frameworks import make_tuner
 from poise.tuning.loop import adapt
 from poise.tuning.memory import PromptMemory
 from poise.tuning.protocol import AnyTuner
@@ -15,12 +15,9 @@ __all__ = [
     "AdamW",
     "AnyTuner",
     "DynaPrompt",
-    "Framework",
-    "FrameworkOptions",
     "PromptMemory",
     "StreamTuner",
     "Tuner",
     "adapt",
-    "frameworks",
     "make_tuner",
 ]

@@ -40,12 +40,12 @@ def _averaged(parts: Sequence[Adapted]) -> Adapted:
 
     logits = mean("logits")
     # Log-probabilities are logits minus a number per image, which softmax ignores.
-    start = torch.stack([part.init_probs.log() for part in parts]).mean(0).softmax(-1)
+    init_probs = torch.stack([part.init_probs.log() for part in parts]).mean(0).softmax(-1)
     return replace(
         parts[0],
         logits=logits,
         probs=logits.softmax(-1),
-        init_probs=start,
+        init_probs=init_probs,
         target_probs=mean("target_probs"),
         confidences=mean("confidences"),
         temperatures=mean("temperatures"),

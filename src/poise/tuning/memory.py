@@ -16,7 +16,7 @@ from poise.objectives import view_entropy
 
 
 class PromptMemory:
-    """A fixed number of slots, in the order of their last use. A slot that was never used is in the starting state.
+    """A fixed number of slots, in the order of their last use. A slot that was never used holds the init.
 
     A memory of another kind overrides `fresh` (whose prompt is given up) or `finish` (what a use changes), and goes to
     `DynaPrompt` or `StreamTuner` as ``memory``; `poise.testing.check_memory` judges it.
@@ -24,11 +24,11 @@ class PromptMemory:
 
     ordered = True  # the stream's order matters, so a stream is never split
 
-    def __init__(self, start: Tensor, size: int) -> None:
+    def __init__(self, init: Tensor, size: int) -> None:
         if size < 1:
             raise InvalidOptionError(f"The memory's size is {size}.", hint="It must hold 1 prompt or more.")
-        self.start = start  # [M, E]
-        self.values = start.repeat(size, 1, 1)  # [size, M, E]
+        self.init = init  # [M, E]
+        self.values = init.repeat(size, 1, 1)  # [size, M, E]
         self.order = list(range(size))  # least recently used first
         self.uses = [0] * size
 
@@ -37,13 +37,13 @@ class PromptMemory:
         return [slot for slot in self.order if self.uses[slot]]
 
     def fresh(self) -> int:
-        """A slot in the starting state: an unused one, or the least recently used, whose prompt is given up."""
+        """A slot that holds the init: an unused one, or the least recently used, whose prompt is given up."""
         for slot in self.order:
             if not self.uses[slot]:
                 return slot
         slot = self.order[0]
         self.values = self.values.clone()
-        self.values[slot] = self.start
+        self.values[slot] = self.init
         self.uses[slot] = 0
         return slot
 
@@ -84,7 +84,7 @@ def mean_entropy(logits: Tensor) -> Tensor:
 
 
 def probability_difference(logits: Tensor) -> Tensor:
-    """[P, V, C] -> [P]: the plain view's top probability, less what the other views give that class on average."""
+    """[P, V, C] -> [P]: the plain view's top probability, minus what the other views give that class on average."""
     probs = logits.softmax(-1)
     top, label = probs[:, 0].max(-1)  # classes that tie have one text, so each gives the same difference
     others = probs[:, 1:].gather(2, label[:, None, None].expand(-1, probs.shape[1] - 1, 1))
@@ -92,29 +92,29 @@ def probability_difference(logits: Tensor) -> Tensor:
 
 
 def logit_difference(logits: Tensor) -> Tensor:
-    """[P, V, C] -> [P]: the plain view's top logit less the other views' own top logits, as published."""
+    """[P, V, C] -> [P]: the plain view's top logit minus the other views' own top logits, as published."""
     top = logits.amax(-1)
     return top[:, 0] - top[:, 1:].mean(1) if logits.shape[1] > 1 else torch.zeros_like(top[:, 0])
 
 
 def pick_described(entropy: Tensor, difference: Tensor) -> list[int]:
-    """Candidates [1..] that are surer than the start (candidate 0) and differ more between plain view and others.
+    """Candidates [1..] that are surer than the init (candidate 0) and differ more between plain view and others.
 
-    A candidate that equals the start must have the start's own numbers: then neither comparison holds.
+    A candidate that equals the init must have the init's own numbers: then neither comparison holds.
     """
     better = (entropy < entropy[0]) & (difference > difference[0])
     return [int(index) for index in better.nonzero()[:, 0]]
 
 
-def pick_as_published(entropy: Tensor, difference: Tensor, start: int) -> list[int]:
-    """The slots that the published code picks; ``start`` is the slot in the starting state.
+def pick_as_published(entropy: Tensor, difference: Tensor, fresh: int) -> list[int]:
+    """The slots that the published code picks; slot ``fresh`` holds the init.
 
-    It cuts both lists at the start's rank in the entropies, and uses the common slots' numbers once more as positions
-    in the list of entropies. The start comes last, and may be there twice; ties go to the lower slot.
+    It cuts both lists at that slot's rank in the entropies, and uses the common slots' numbers once more as positions
+    in the list of entropies. ``fresh`` comes last, and may be there twice; ties go to the lower slot.
     """
     by_entropy = torch.argsort(entropy, descending=True, stable=True).tolist()
     by_difference = torch.argsort(difference, descending=True, stable=True).tolist()
-    rank = by_entropy.index(start)
+    rank = by_entropy.index(fresh)
     surer = by_entropy[min(rank + 1, len(by_entropy) - 1) :]
     both = sorted(set(surer) & set(by_difference[:rank]))
-    return [*(by_entropy[slot] for slot in both), start]
+    return [*(by_entropy[slot] for slot in both), fresh]

@@ -21,7 +21,7 @@ from poise.tuning.episodic import check_names
 from poise.tuning.memory import PromptMemory
 from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
 
-_FORMAT = "poise-memory/1"
+_FORMAT = "poise-memory/2"
 
 
 class StreamTuner:
@@ -67,7 +67,7 @@ class StreamTuner:
 def save_memory(stream: DynaPrompt, path: str | Path) -> None:
     """Write a stream's memory; the file appears whole or not at all."""
     values, order, uses = stream.memory.state()
-    tensors = {"values": values, "start": stream.memory.start}
+    tensors = {"values": values, "init": stream.memory.init}
     used = stream.memory.used()
     if used and stream.variant == "described":
         tensors["texts"] = torch.stack([stream.kept[slot] for slot in used])
@@ -97,7 +97,7 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
                 hint="A memory belongs to one model, label set, method and variant.",
             )
     device = stream.texts.encoder.device
-    if not torch.equal(tensors["start"].to(device), stream.memory.start):
+    if not torch.equal(tensors["init"].to(device), stream.memory.init):
         raise InvalidCheckpointError(
             f"'{path}' began from another prompt.", hint="Give the same init, dtype and template."
         )

@@ -63,5 +63,5 @@ class Tempered:
 
     def _softened(self, answer: Adapted) -> Adapted:
         logits = answer.logits / self.temperature
-        start = (answer.init_probs.log() / self.temperature).softmax(-1)
-        return replace(answer, logits=logits, probs=logits.softmax(-1), init_probs=start)
+        init_probs = (answer.init_probs.log() / self.temperature).softmax(-1)
+        return replace(answer, logits=logits, probs=logits.softmax(-1), init_probs=init_probs)

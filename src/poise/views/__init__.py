@@ -6,12 +6,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 from poise.views.plan import AugMixPlan, ViewPlan, plan_views
+from poise.views.recipe import DEFAULT_ENGINE, ViewRecipe
 
 if TYPE_CHECKING:
     from poise.views.pil.crops import make_views
     from poise.views.torch.batched import make_views_batched
 
-__all__ = ["AugMixPlan", "ViewPlan", "make_views", "make_views_batched", "plan_views"]
+__all__ = [
+    "DEFAULT_ENGINE",
+    "AugMixPlan",
+    "ViewPlan",
+    "ViewRecipe",
+    "make_views",
+    "make_views_batched",
+    "plan_views",
+]
 
 _MODULES = {"make_views": "poise.views.pil.crops", "make_views_batched": "poise.views.torch.batched"}
 

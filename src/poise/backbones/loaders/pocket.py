@@ -44,12 +44,13 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
             f"The weights of 'pocket' can't be read: {error}.", hint="Install poise again."
         ) from error
     weights = {name: tensor.float() for name, tensor in state.items()}
-    texts, images = PocketTexts(weights, config["model_cfg"]["text_cfg"]), PocketImageTower(weights)
-    freeze(texts, device, dtype)
-    freeze(images, device, dtype)
-    text = TextSide(_tokenizer(), texts.table, SharedPrefix(texts.causal()), len(texts.positions), False, 0)
-    spec = _spec(config)
-    return Encoder("pocket", ImageSide(spec, images), text, scale=math.exp(float(weights["logit_scale"].double())))
+    tower = PocketTexts(weights, config["model_cfg"]["text_cfg"])
+    image_tower = PocketImageTower(weights)
+    freeze(tower, device, dtype)
+    freeze(image_tower, device, dtype)
+    text = TextSide(_tokenizer(), tower.table, SharedPrefix(tower.causal()), len(tower.positions), False, 0)
+    scale = math.exp(float(weights["logit_scale"].double()))
+    return Encoder("pocket", ImageSide(_spec(config), image_tower), text, scale=scale)
 
 
 def _spec(config: dict[str, Any]) -> ImageSpec:

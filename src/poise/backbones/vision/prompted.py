@@ -18,10 +18,6 @@ class PromptedViT:
         self.depth = len(visual.transformer.resblocks)
         self.width = int(visual.class_embedding.shape[0])
 
-    def __call__(self, images: Tensor, layers: Tensor) -> Tensor:
-        """Features, not normalised; differentiable in the layers."""
-        return self.with_tokens(images, layers, 0)[0]
-
     def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Features [N, D], and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -16,7 +18,7 @@ import poise
 from poise import methods
 from poise.backbones import load_model
 from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError, UnreadableImageError
-from poise.inference.results import Failure
+from poise.prompts import files
 
 LABELS = ["cat", "dog", "great white shark"]
 
@@ -32,7 +34,7 @@ def picture(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:
 
 
 def classifier(encoder, labels=LABELS, method="kld+cats", **options):
-    return poise.Classifier(encoder, labels, method, **{"views": 8, **options})
+    return poise.Classifier(labels, encoder, method, **{"views": 8, **options})
 
 
 def test_a_result_says_everything(encoder) -> None:
@@ -122,7 +124,7 @@ def test_one_bad_file_costs_one_row(encoder, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jpg"
     bad.write_text("not a picture")
     outcomes = list(classifier(encoder).each([picture(0), bad, picture(1)]))
-    assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, True, False]
+    assert [isinstance(outcome, poise.Failure) for outcome in outcomes] == [False, True, False]
     assert (outcomes[1].source, outcomes[1].code) == (str(bad), "unreadable_image")
     clean = list(classifier(encoder).each([picture(0), picture(1)]))
     assert [outcomes[0], outcomes[2]] == clean
@@ -147,10 +149,85 @@ def test_extreme_shapes_work(encoder, size: tuple[int, int]) -> None:
     assert math.isfinite(classifier(encoder)(picture(0, *size)).confidence)
 
 
+@pytest.fixture
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("poise.inference.classifier.load_model", refuse)
+
+
+@pytest.mark.usefixtures("nothing_loads")
 @pytest.mark.parametrize("labels", [[], ["cat", "cat"], ["cat", " "], ["cat", 3], "cat", ["cat", None]])
-def test_bad_labels_are_refused(encoder, labels) -> None:
+def test_bad_labels_are_refused_before_a_model_is_loaded(labels) -> None:
     with pytest.raises(InvalidLabelsError):
-        classifier(encoder, labels)
+        poise.Classifier(labels)
+
+
+@pytest.mark.usefixtures("nothing_loads")
+def test_names_and_options_are_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
+        poise.Classifier(LABELS, method="tptt")
+    with pytest.raises(InvalidOptionError, match="brings its own template"):
+        poise.Classifier(LABELS, template="a {}.", init="prompt.safetensors")
+
+
+def test_several_methods_are_all_answered(encoder) -> None:
+    several = classifier(encoder, method=["zero-shot", "kld+cats"])
+    one = several(picture())
+    assert list(one) == ["zero-shot", "kld+cats"]
+    assert all(isinstance(result, poise.Result) and result.method == name for name, result in one.items())
+    assert several([picture()]) == [one]
+    assert list(several.results(iter([picture()]))) == [one]
+    assert list(classifier(encoder, method=["tpt"])(picture())) == ["tpt"]
+
+
+def test_predict_proba_is_in_the_order_of_the_labels(encoder) -> None:
+    one = classifier(encoder)
+    images = [picture(0), picture(1)]
+    found = one.predict_proba(images)
+    assert found.shape == (2, 3)
+    for row, result in zip(found, one(images), strict=True):
+        assert row.tolist() == [result.probabilities[label] for label in one.labels]
+    by_method = classifier(encoder, method=["zero-shot", "kld+cats"]).predict_proba(images)
+    assert {name: values.shape for name, values in by_method.items()} == {"zero-shot": (2, 3), "kld+cats": (2, 3)}
+    np.testing.assert_allclose(by_method["kld+cats"], found, atol=1e-6)
+    assert one.predict_proba([]).shape == (0, 3)
+    with pytest.raises(UnreadableImageError):
+        one.predict_proba(["missing.png"])
+
+
+def test_results_and_classifiers_show_what_they_are(encoder) -> None:
+    one = classifier(encoder, ["<b>cat</b>", "dog", "tree"])
+    result = one(picture())
+    assert result.top(2) == list(result.probabilities.items())[:2]
+    shown = result._repr_html_()
+    assert "&lt;b&gt;cat&lt;/b&gt;" in shown
+    assert "<b>" not in shown
+    assert "more" not in shown
+    assert "and 2 more" in classifier(encoder, [f"thing {n}" for n in range(12)], "zero-shot")(picture())._repr_html_()
+    for part in ("3 labels", "'dog'", "tiny", "kld+cats", "cpu"):
+        assert part in repr(one)
+
+
+def test_a_number_that_is_not_finite_is_none_in_json(encoder) -> None:
+    result = classifier(encoder)(picture(), details=True)
+    broken = dataclasses.replace(result, details=dataclasses.replace(result.details, losses=(math.nan,)))
+    assert broken.to_dict()["details"]["losses"] == [None]
+    assert result.to_dict()["confidence"] == result.confidence
+
+
+def test_an_init_file_keeps_its_template_and_the_rule_for_long_labels(encoder, tmp_path: Path) -> None:
+    facts = files.Facts(kind="coop", model=encoder.name, template="a photo of a {}.")
+    context = encoder.embed(torch.arange(4)) + 0.01
+    files.save(tmp_path / "prompt", files.StoredPrompt({"context": context}, facts))
+    long = ["cat", "word " * 90]
+    with pytest.raises(InvalidLabelsError):
+        classifier(encoder, long, init=tmp_path / "prompt")
+    with pytest.warns(UserWarning, match="Cut to"):
+        assert classifier(encoder, long, init=tmp_path / "prompt", on_long_label="truncate")(picture()).label in long
+    with pytest.raises(InvalidOptionError, match="brings its own template"):
+        classifier(encoder, init=tmp_path / "prompt", template="a photo of a {}.")
 
 
 def test_a_label_too_long_is_named_and_counted(encoder) -> None:
@@ -162,7 +239,7 @@ def test_unknown_names_and_options_are_refused(encoder) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
         classifier(encoder, method="tptt")
     with pytest.raises(UnknownNameError, match="Did you mean 'ViT-B-16"):
-        poise.Classifier("ViT-B-16x/openai", LABELS)
+        poise.Classifier(LABELS, "ViT-B-16x/openai")
     for options in (
         {"views": 0},
         {"views": 2.5},
@@ -179,5 +256,5 @@ def test_a_model_that_is_not_finite_is_a_failure_and_not_an_answer(encoder, monk
     encode = type(encoder).encode_images
     monkeypatch.setattr(type(encoder), "encode_images", lambda self, views: encode(self, views) * float("nan"))
     (outcome,) = classifier(encoder).each([picture()])
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, poise.Failure)
     assert outcome.code == "non_finite"

@@ -13,14 +13,15 @@ from poise.data.items import Item
 from poise.errors import PoiseError, ReaderProcessError, UnreadableImageError
 from poise.images import read_image
 from poise.loading import processes as module
-from poise.loading.prepare import ahead
-from poise.loading.processes import Readers
-from poise.loading.reading import Reading
+from poise.loading.overlap import map_ahead
+from poise.loading.processes import ReaderProcesses
+from poise.loading.read import Failure, read_planned
+from poise.views import ViewRecipe
 
 
 @pytest.fixture(scope="module")
 def readers():
-    with Readers(2) as made:
+    with ReaderProcesses(2) as made:
         yield made
 
 
@@ -31,28 +32,32 @@ def items(tmp_path_factory):
     return [Item(file.name, 0, str(file)) for file in sorted(root.rglob("*.png"))]
 
 
-def test_pictures_and_plans_are_those_of_this_process(readers, items) -> None:
-    reading = Reading(views=5, augmix=True)
-    found = list(ahead(lambda item: readers.run(reading, item, 3), items, threads=2, window=4))
-    for item, prepared in zip(items, found, strict=True):
-        expected = reading(item, 3)
-        assert (prepared.item, prepared.error) == (item, expected.error)
-        if expected.plan is not None:
-            np.testing.assert_array_equal(prepared.pixels, expected.pixels)
-            np.testing.assert_array_equal(prepared.plan.boxes, expected.plan.boxes)
-            np.testing.assert_array_equal(prepared.plan.augmix.levels, expected.plan.augmix.levels)
-            assert prepared.pixels.flags.writeable
-    assert sum(prepared.error is not None for prepared in found) == 1
+RECIPE = ViewRecipe(views=5, seed=3, augmix=True)
+
+
+def test_images_and_plans_are_those_of_this_process(readers, items) -> None:
+    found = list(map_ahead(lambda item: readers.run(read_planned, item, RECIPE), items, threads=2, window=4))
+    for item, image in zip(items, found, strict=True):
+        expected = read_planned(item, RECIPE)
+        if isinstance(expected, Failure):
+            assert image == expected
+            continue
+        assert (image.source, image.notes) == (item.id, expected.notes)
+        np.testing.assert_array_equal(image.pixels, expected.pixels)
+        np.testing.assert_array_equal(image.plan.boxes, expected.plan.boxes)
+        np.testing.assert_array_equal(image.plan.augmix.levels, expected.plan.augmix.levels)
+        assert image.pixels.flags.writeable
+    assert sum(isinstance(image, Failure) for image in found) == 1
 
 
 def test_children_do_without_torch(readers, items) -> None:
-    readers.run(Reading(views=5, augmix=True), items[0], 3)
+    readers.run(read_planned, items[0], RECIPE)
     assert readers.run(eval, "'torch' not in __import__('sys').modules")
 
 
 def test_errors_keep_their_type_and_output_does_not_disturb(readers) -> None:
     readers.run(print, "printed by a child")
-    with pytest.raises(UnreadableImageError, match="not a picture"):
+    with pytest.raises(UnreadableImageError, match="not an image"):
         readers.run(read_image, b"some bytes of text")
     assert readers.run(len, b"x" * 10_000_000) == 10_000_000
 
@@ -65,7 +70,7 @@ def test_a_child_that_dies_is_replaced_and_one_job_is_lost(readers) -> None:
 
 def test_children_that_cannot_start_are_an_error_and_not_a_lost_picture(monkeypatch) -> None:
     monkeypatch.setattr(module.sys, "executable", "/bin/false" if os.path.exists("/bin/false") else "/usr/bin/false")
-    with Readers(1) as broken, pytest.raises(PoiseError) as caught:
+    with ReaderProcesses(1) as broken, pytest.raises(PoiseError) as caught:
         broken.run(abs, -1)
     assert caught.value.code == "readers_dont_start"
 
@@ -73,8 +78,8 @@ def test_children_that_cannot_start_are_an_error_and_not_a_lost_picture(monkeypa
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="whether an orphan has ended is read from /proc")
 def test_children_end_with_a_parent_that_is_killed() -> None:
     program = (
-        "import os, time; from poise.loading.processes import Readers; "
-        "r = Readers(2); print(r.run(os.getpid), r.run(os.getpid), flush=True); time.sleep(60)"
+        "import os, time; from poise.loading.processes import ReaderProcesses; "
+        "r = ReaderProcesses(2); print(r.run(os.getpid), r.run(os.getpid), flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         children = [int(number) for number in parent.stdout.readline().split()]

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from backbones.saved import save_clip, save_siglip
 from PIL import Image
 
@@ -30,15 +31,13 @@ def test_equals_the_transformers_pipeline(tmp_path: Path, photo: Image.Image, sa
     ours = poise.pipeline(
         "zero-shot-image-classification", model=f"transformers:{tmp_path}", method="zero-shot", device="cpu"
     )
-    for arguments in (
-        {"candidate_labels": LABELS},
-        {"candidate_labels": LABELS, "hypothesis_template": "a photo of a {}."},
-    ):
+    for template in ("This is a photo of {}.", "a photo of a {}."):
+        arguments = {"candidate_labels": LABELS, "hypothesis_template": template}
         expected, answer = theirs(photo, **arguments), ours(photo, **arguments)
         assert [row["label"] for row in answer] == [row["label"] for row in expected]
         assert [row["score"] for row in answer] == pytest.approx([row["score"] for row in expected], abs=1e-5)
         assert [set(row) for row in answer] == [{"score", "label"}] * 3
-    expected, answer = (each([photo, photo], candidate_labels=LABELS) for each in (theirs, ours))
+    expected, answer = (each([photo, photo], **arguments) for each in (theirs, ours))
     assert [[row["label"] for row in rows] for rows in answer] == [[row["label"] for row in rows] for rows in expected]
 
 
@@ -56,9 +55,55 @@ def test_inputs_of_the_original(tmp_path: Path, photo: Image.Image) -> None:
     assert sum(row["score"] for row in expected) == pytest.approx(1, abs=1e-6)
 
 
+def test_generators_are_read_as_they_are_needed(photo: Image.Image) -> None:
+    ours = poise.pipeline(model="tiny", device=-1, views=2, batch_size=1)
+    taken = []
+
+    def photos():
+        for number in range(100):
+            taken.append(number)
+            yield photo
+
+    answers = ours(photos(), candidate_labels=LABELS)
+    first = next(answers)
+    assert first == ours(photo, LABELS)
+    assert len(taken) < 20
+    answers.close()
+    assert list(ours(iter([]), candidate_labels=LABELS)) == []
+    assert ours([], candidate_labels=LABELS) == []
+
+
+def test_options_of_a_call(photo: Image.Image) -> None:
+    ours = poise.pipeline(model="tiny", device=torch.device("cpu"), views=2)
+    whole = ours(photo, LABELS)
+    assert ours(photo, LABELS, top_k=2) == whole[:2]
+    assert ours([photo], LABELS, top_k=1, batch_size=3) == [whole[:1]]
+    own = poise.Classifier(LABELS, "tiny", device="cpu", views=2)(photo)  # one default template for both
+    assert [row["score"] for row in whole] == list(own.probabilities.values())
+    assert ours(photo, LABELS, hypothesis_template="This is a photo of {}.") != whole
+    with pytest.raises(InvalidOptionError, match="top_k is 0"):
+        ours(photo, LABELS, top_k=0)
+    with pytest.raises(InvalidOptionError, match="batch_size is 0"):
+        ours(photo, LABELS, batch_size=0)
+
+
+def test_options_are_checked_when_the_pipeline_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.inference.pipelines.load_model", None)  # nothing is loaded for a wrong call
+    with pytest.raises(UnknownNameError, match="Did you mean 'views'"):
+        poise.pipeline(model="tiny", veiws=2)
+    with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
+        poise.pipeline(model="tiny", method="tptt")
+    with pytest.raises(InvalidOptionError, match=r"poise\.Classifier"):
+        poise.pipeline(model="tiny", method=["tpt", "kld"])
+    with pytest.raises(InvalidOptionError, match="views is 0"):
+        poise.pipeline(model="tiny", views=0)
+    with pytest.raises(InvalidOptionError, match="batch_size is -1"):
+        poise.pipeline(model="tiny", batch_size=-1)
+
+
 def test_refusals(photo: Image.Image) -> None:
     ours = poise.pipeline(model="tiny", device="cpu", views=2)
-    with pytest.raises(UnreadableImageError, match="Download the picture first"):
+    with pytest.raises(UnreadableImageError, match="poise does not fetch"):
         ours("https://example.org/cat.png", candidate_labels=LABELS)
     with pytest.raises(UnreadableImageError, match="base64"):
         ours("data:image/png;base64,!!!", candidate_labels=LABELS)
