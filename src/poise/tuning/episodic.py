@@ -84,6 +84,20 @@ class EpisodicTuner(ABC):
         ]
         return {method.name: stacked(parts) for method, *parts in zip(self.methods, *groups, strict=True)}
 
+    def _context_problems(
+        self, inputs: Tensor, init: SharedInit[Prompt] | PerImage[Prompt], texts: Tensor
+    ) -> list[Problem[Any, Any]]:
+        """Of images' features [B, V, D], from an init whose text features are [1 or B, C, D]."""
+        images = inputs.to(self.encoder.device)
+        logits = self.encoder.logits(images, texts)  # [B, V, C]
+        untuned = Outputs(images, texts.expand(len(images), -1, -1), logits, logits)
+        return [
+            ContextProblem(
+                self.encoder, method, self._objectives.get(method.name), images, init, Features(texts), untuned
+            )
+            for method in self.methods
+        ]
+
     @abstractmethod
     def _problems(self, inputs: Tensor) -> list[Problem[Any, Any]]:
         """One problem per method."""

@@ -11,10 +11,9 @@ from poise.encoding.class_texts import ClassTexts
 from poise.methods import Method
 from poise.prompts import init_prompt
 from poise.prompts.conditional import Conditional
-from poise.tuning.episodic import ContextProblem, EpisodicTuner
-from poise.tuning.gradient import Features
+from poise.tuning.episodic import EpisodicTuner
 from poise.tuning.loop import PerImage, Problem, SharedInit
-from poise.types import ClassTokens, DualEncoder, Outputs, Prompt
+from poise.types import ClassTokens, DualEncoder, Prompt
 
 
 class Tuner(EpisodicTuner):
@@ -44,16 +43,7 @@ class Tuner(EpisodicTuner):
         super().__init__(encoder, classes, methods, texts)
 
     def _problems(self, inputs: Tensor) -> list[Problem[Any, Any]]:
-        images, texts = inputs.to(self.encoder.device), self.texts.init_features()
-        logits = self.encoder.logits(images, texts)  # [B, V, C]
-        untuned = Outputs(images, texts.expand(len(images), -1, -1), logits, logits)
-        return [
-            ContextProblem(
-                self.encoder, method, self._objectives.get(method.name), images,
-                SharedInit(self.texts.init), Features(texts), untuned,
-            )
-            for method in self.methods
-        ]  # fmt: skip
+        return self._context_problems(inputs, SharedInit(self.texts.init), self.texts.init_features())
 
 
 class ConditionalTuner(EpisodicTuner):
@@ -66,15 +56,5 @@ class ConditionalTuner(EpisodicTuner):
         self.init = init
 
     def _problems(self, inputs: Tensor) -> list[Problem[Any, Any]]:
-        images = inputs.to(self.encoder.device)
-        init = self.init.prompt(images[:, 0].to(self.init.context.dtype))
-        texts = self.texts.features(init)
-        logits = self.encoder.logits(images, texts)
-        untuned = Outputs(images, texts, logits, logits)
-        return [
-            ContextProblem(
-                self.encoder, method, self._objectives.get(method.name), images,
-                PerImage(init), Features(texts), untuned,
-            )
-            for method in self.methods
-        ]  # fmt: skip
+        init = self.init.prompt(inputs[:, 0].to(self.init.context))
+        return self._context_problems(inputs, PerImage(init), self.texts.features(init))
