@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,22 @@ def test_an_interrupt_keeps_what_is_done(folder: Path, monkeypatch: pytest.Monke
     assert done.exit_code == 130
     assert [Path(row["source"]).name for row in json.loads(done.stdout)] == ["a.png"]
     assert "stopped after 1 of 2 images" in done.stderr
+
+
+def test_sigterm_keeps_what_is_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from poise.inference.classifier import Classifier
+
+    each = Classifier.each
+
+    def stopped(self, *arguments, **options):
+        yield next(each(self, *arguments, **options))
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield from each(self, *arguments, **options)
+
+    monkeypatch.setattr(Classifier, "each", stopped)
+    done = run(str(folder), "--labels", "cat,dog", "--format", "json")
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert [Path(row["source"]).name for row in json.loads(done.stdout)] == ["a.png"]
 
 
 def test_exit_codes_for_bad_rows(folder: Path) -> None:

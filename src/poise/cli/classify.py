@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -100,20 +103,39 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
     """Print what comes; if it stops early, what has come by then."""
     outcomes: list[Any] = []
     try:
-        for outcome in _watched(stream, total):
-            outcomes.append(outcome)
+        with _sigterm_raises():
+            for outcome in _watched(stream, total):
+                outcomes.append(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # what is done is not lost
         if outcomes or isinstance(stop, KeyboardInterrupt):
             _echo(_RENDER[output](outcomes, methods))
             typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
         if isinstance(stop, PoiseError):
             raise
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
     _echo(_RENDER[output](outcomes, methods))
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
         typer.echo(f"poise: {failed} of {len(outcomes)} images have no answer; their rows say why.", err=True)
         raise typer.Exit(NOTHING_DONE if failed == len(outcomes) else SOME_FAILED)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM stops the work as Ctrl-C does, so that finished rows are printed."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _classifier(
