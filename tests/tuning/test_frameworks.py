@@ -152,7 +152,7 @@ def test_rows_say_what_their_tuners_are(encoder, name) -> None:
 
 def test_a_fitted_prompt_brings_its_own_template(encoder, files) -> None:
     with pytest.raises(InvalidOptionError, match=r"template 'a {}.' was given beside the fitted prompt"):
-        Classifier(encoder, LABELS, "tpt", template="a {}.", start=files / "coop")
+        Classifier(LABELS, encoder, "tpt", template="a {}.", init=files / "coop")
     check_template("template", "a {}.")
     check_template("fpp", "a {}.")
 
