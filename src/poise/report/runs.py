@@ -17,7 +17,7 @@ from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.storage.run_folder import read_header
 from poise.metrics import Sample
-from poise.metrics.checks import in_top
+from poise.metrics.sample import in_top
 from poise.report.looks import look
 from poise.storage import checksum
 
