@@ -20,7 +20,7 @@ from poise.evaluate.config import build
 from poise.evaluate.engines import LocalEngine, Watch, engines
 from poise.evaluate.run import run
 from poise.evaluate.storage import header
-from poise.evaluate.storage.status import status
+from poise.evaluate.storage.run_folder import status
 from poise.images import read_image
 from poise.inference.limits import Limits
 from poise.prompts import files as store

@@ -164,8 +164,7 @@ def export_command(
 @app.command("resume-info")
 def resume_info(runs: Runs) -> None:
     """Show each run's progress and the command that resumes it."""
-    from poise.evaluate.storage.run_folder import run_folders
-    from poise.evaluate.storage.status import status
+    from poise.evaluate.storage.run_folder import run_folders, status
 
     folders = run_folders(runs)
     if not folders:
@@ -217,15 +216,13 @@ def _configurations(
 def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     """One run: its summary on stderr, its exit code as the answer."""
     from poise.errors import RunInterruptedError
-    from poise.evaluate.interrupt import Interrupt
+    from poise.evaluate.interrupt import interruptible
     from poise.evaluate.run import run
 
     command = ["poise", *sys.argv[1:]]
     try:
-        with Interrupt() as interrupt:
-            summary = run(
-                config, settings, check=interrupt.check, allow_changes=allow_changes, command=command, warn=_warn
-            )
+        with interruptible() as check:
+            summary = run(config, settings, check=check, allow_changes=allow_changes, command=command, warn=_warn)
     except RunInterruptedError as stop:
         typer.echo(f"\npoise: {stop}; what is finished is kept. Resume with:\n  {shlex.join(command)}", err=True)
         raise typer.Exit(stop.exit_code) from None
