@@ -14,7 +14,7 @@ from poise.storage import hash_names
 
 
 class Stored(Protocol):
-    """An image inside a container, such as a tar shard or a table."""
+    """The location of an image in a container, such as a tar shard or a table."""
 
     def load(self) -> Path | bytes:
         """Return the encoded image, or the path of its file."""
