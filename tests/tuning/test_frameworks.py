@@ -152,7 +152,7 @@ def test_rows_say_what_their_tuners_are(encoder, name) -> None:
 
 def test_a_fitted_prompt_brings_its_own_template(encoder, files) -> None:
     with pytest.raises(InvalidOptionError, match=r"template 'a {}.' was given beside the fitted prompt"):
-        Classifier(encoder, LABELS, "tpt", template="a {}.", start=files / "coop")
+        Classifier(LABELS, encoder, "tpt", template="a {}.", init=files / "coop")
     check_template("template", "a {}.")
     check_template("fpp", "a {}.")
 
@@ -179,7 +179,7 @@ def test_conditional_starts_equal_the_plain_loop(encoder, files, steps) -> None:
         start = made.init.prompt(features[row, :1]).context[0]
         context, losses, probs = tune_one(
             encoder,
-            lambda context: text_features(model, made.classes, Prompt(context[None]))[0],
+            lambda context: text_features(model, made.texts.classes, Prompt(context[None]))[0],
             start,
             features[row],
             of_method("kld+cats", 0.5),
