@@ -80,7 +80,7 @@ def _run(command: list[str], rows: int = 0) -> float:
     done = CliRunner().invoke(app, command)
     seconds = time.perf_counter() - began
     if done.exit_code:
-        raise SystemExit(f"{' '.join(command)}\n{done.output}\n{done.exception!r}")
+        raise SystemExit(f"{' '.join(command)}\n{done.output[-2000:]}\n{done.exception!r}")
     assert not rows or len(json.loads(done.stdout)) == rows
     return seconds
 

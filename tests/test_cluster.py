@@ -27,7 +27,7 @@ from poise.evaluate.worker import Finished, Job
 from poise.images import LoadedImage, read_image
 from poise.inference import ray_classifier as cluster_classifier
 from poise.inference.results import Failure
-from poise.loading.read import NamedBytes
+from poise.loading.sources import NamedBytes
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
 

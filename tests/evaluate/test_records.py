@@ -9,7 +9,7 @@ import torch
 
 from poise.evaluate import records
 from poise.inference.answers import BatchAnswers, Prediction
-from poise.loading.read import Failure
+from poise.loading.sources import Failure
 from poise.types import Adapted, Prompt
 
 STAMP = records.Stamp("run", "tiny", "set", 3)

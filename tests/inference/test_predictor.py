@@ -26,9 +26,9 @@ from poise.evaluate.units import choose
 from poise.images import read_image
 from poise.inference.answers import Prediction
 from poise.inference.limits import Limits, default_batch_size, in_halves
-from poise.inference.predictor import Group, Predictor, Watch
+from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.loading.overlap import map_ahead
-from poise.loading.read import Failure, NamedBytes
+from poise.loading.sources import Failure, NamedBytes
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
 from poise.views import ViewRecipe
@@ -106,7 +106,7 @@ def test_groups_follow_each_other_and_share_no_batch(encoder, files) -> None:
             return self.tuner.predict(inputs)
 
     spies = [Spy("a", LABELS), Spy("b", LABELS[:2])]
-    groups = [Group(files[:5], RECIPE, lambda: spies[0]), Group(files[5:8], RECIPE, lambda: spies[1])]
+    groups = [SourceGroup(files[:5], RECIPE, lambda: spies[0]), SourceGroup(files[5:8], RECIPE, lambda: spies[1])]
     found = list(predictor(encoder, None).run_groups(groups))
     assert seen == [("a", 4), ("a", 1), ("b", 3)]
     assert [len(each.answers["zero-shot"].probs) for each in found] == [3] * 5 + [2] * 3

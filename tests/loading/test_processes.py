@@ -15,7 +15,7 @@ from poise.images import read_image
 from poise.loading import processes as module
 from poise.loading.overlap import map_ahead
 from poise.loading.processes import ReaderProcesses
-from poise.loading.read import Failure, read_planned
+from poise.loading.sources import Failure, read_planned
 from poise.views import ViewRecipe
 
 

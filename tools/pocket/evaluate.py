@@ -21,7 +21,7 @@ from poise.evaluate.records import entropy
 from poise.inference.answers import Answer
 from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor
-from poise.loading.read import Failure
+from poise.loading.sources import Failure
 from poise.metrics import ece
 from poise.prompts import tokenise
 from poise.tuning import Tuner

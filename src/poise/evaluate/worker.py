@@ -18,7 +18,7 @@ from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_se
 from poise.evaluate.units import Unit
 from poise.inference.answers import Prediction
 from poise.inference.limits import Limits
-from poise.inference.predictor import Group, Predictor, Watch
+from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.tuning import AnyTuner, make_tuner
 from poise.types import ClassTokens
 from poise.views import ViewRecipe
@@ -89,13 +89,13 @@ class Worker:
             found[f"tuned/{method}"] = np.stack([features for features in tuned if features is not None])  # [N, C, D]
         return found
 
-    def _group(self, dataset: str, positions: Sequence[int], seed: int, stream: int | None) -> Group:
+    def _group(self, dataset: str, positions: Sequence[int], seed: int, stream: int | None) -> SourceGroup:
         images, config = self._images(dataset), self.config
         # AugMix, unless switched on or off, as the dataset was opened.
         augmix = config.augmix == "on" if config.augmix in ("on", "off") else images.augmix
         recipe = ViewRecipe(config.views, seed, augmix, engine=config.view_engine)
         items = [images.items[position] for position in positions]
-        return Group(items, recipe, lambda: self._tuner_for(dataset, stream))
+        return SourceGroup(items, recipe, lambda: self._tuner_for(dataset, stream))
 
     def _images(self, dataset: str) -> ImageSet:
         if dataset not in self._sets:

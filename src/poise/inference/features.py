@@ -15,7 +15,7 @@ from poise.data import ImageSet
 from poise.errors import UnreadableImageError
 from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor, Watch
-from poise.loading.read import Failure
+from poise.loading.sources import Failure
 from poise.storage import save_tensors
 from poise.types import DualEncoder
 from poise.views import ViewRecipe

@@ -18,7 +18,7 @@ from poise.inference.answers import BatchAnswers, Prediction
 from poise.inference.limits import Limits, default_batch_size, in_halves
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
-from poise.loading.read import Failure, PlannedImage, Source
+from poise.loading.sources import Failure, PlannedImage, Source
 from poise.tuning import AnyTuner
 from poise.tuning.answer import stacked
 from poise.types import Adapted, DualEncoder
@@ -45,7 +45,7 @@ class Watch:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SourceGroup:
     """Images that share a recipe and a tuner. No batch holds images of two groups."""
 
     sources: Iterable[Source]
@@ -57,7 +57,7 @@ class Group:
 class _Batch:
     """Images of one group on their way; ``views`` of the readable ones, unless they did not fit the memory."""
 
-    group: Group
+    group: SourceGroup
     images: list[PlannedImage | Failure] = field(default_factory=list)
     views: Tensor | None = None
 
@@ -116,7 +116,7 @@ class Predictor:
         return self.run_groups([self._group(sources, views)], watch=watch)
 
     def run_groups(
-        self, groups: Iterable[Group], *, texts: bool = False, watch: Watch | None = None
+        self, groups: Iterable[SourceGroup], *, texts: bool = False, watch: Watch | None = None
     ) -> Iterator[Prediction | Failure]:
         """The outcomes of one group after the other, without a pause between them.
 
@@ -146,8 +146,8 @@ class Predictor:
         """Each image's normalised views [V, 3, S, S], on the encoder's device."""
         return self._tensors(sources, views, self._views, watch)
 
-    def _group(self, sources: Iterable[Source], views: ViewRecipe | None) -> Group:
-        return Group(sources, views or self.recipe, self._own_tuner)
+    def _group(self, sources: Iterable[Source], views: ViewRecipe | None) -> SourceGroup:
+        return SourceGroup(sources, views or self.recipe, self._own_tuner)
 
     def _own_tuner(self) -> AnyTuner:
         assert self.tuner is not None, "this predictor was made without a tuner"
@@ -168,7 +168,7 @@ class Predictor:
                 yield image if isinstance(image, Failure) else next(rows)
 
     def _batches(
-        self, groups: Iterable[Group], compute: Callable[[_Batch], Z], watch: Watch
+        self, groups: Iterable[SourceGroup], compute: Callable[[_Batch], Z], watch: Watch
     ) -> Iterator[tuple[_Batch, Z | None]]:
         """Each batch with what ``compute`` makes of it; None where none of its images could be read."""
 
@@ -197,7 +197,7 @@ class Predictor:
             watch.progress(len(done[0].images))
             yield done
 
-    def _read(self, groups: Iterable[Group]) -> Iterator[_Batch]:
+    def _read(self, groups: Iterable[SourceGroup]) -> Iterator[_Batch]:
         """Batches of one group's images, read ahead."""
         numbers = count()
         jobs = ((group, source, next(numbers)) for group in groups for source in group.sources)
@@ -214,8 +214,10 @@ class Predictor:
         if batch is not None:
             yield batch
 
-    def _read_ahead(self, jobs: Iterable[tuple[Group, Source, int]]) -> Iterator[tuple[Group, PlannedImage | Failure]]:
-        def prepare(job: tuple[Group, Source, int]) -> tuple[Group, PlannedImage | Failure]:
+    def _read_ahead(
+        self, jobs: Iterable[tuple[SourceGroup, Source, int]]
+    ) -> Iterator[tuple[SourceGroup, PlannedImage | Failure]]:
+        def prepare(job: tuple[SourceGroup, Source, int]) -> tuple[SourceGroup, PlannedImage | Failure]:
             group, source, number = job
             return group, self._preparer.prepare(source, group.recipe, number)
 

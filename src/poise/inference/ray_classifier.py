@@ -17,7 +17,7 @@ from poise.images import LoadedImage, read_image
 from poise.inference.classifier import Answers, Classifier, check_counts, find_methods
 from poise.inference.limits import default_batch_size
 from poise.inference.results import Failure
-from poise.loading.read import NamedBytes
+from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels
 
 _LARGEST_SENT = 64 * 2**20  # bytes of a file that is sent as it is

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from poise.loading.read import Failure
+from poise.loading.sources import Failure
 
 __all__ = ["Details", "Failure", "Result"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poise.errors import ReaderProcessError
 from poise.loading.processes import ReaderProcesses
-from poise.loading.read import Failure, PlannedImage, Source, name_of, read_planned, travels
+from poise.loading.sources import Failure, PlannedImage, Source, name_of, read_planned, travels
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from poise.objectives.alignment import Alignment
 from poise.objectives.base import Sum, objectives
 from poise.objectives.dispersion import Dispersion, mean_distance_to_centroid
@@ -25,3 +28,6 @@ __all__ = [
     "select_views",
     "view_entropy",
 ]
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")  # a new file registers its objective
