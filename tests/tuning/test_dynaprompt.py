@@ -229,7 +229,7 @@ def test_class_specific_starts_are_refused(encoder) -> None:
 def test_kept_features_hold_no_others(encoder) -> None:
     tuner = StreamTuner(encoder, tokenise(encoder, LABELS), [methods.get("tpt"), methods.get("kld")], size=3)
     tuner.predict(stream_of())
-    kept = [text for stream in tuner.streams.values() for text in stream.kept.values()]
+    kept = [text for stream in tuner.streams.values() for text in stream.text_features.values()]
     assert kept
     assert all(text.untyped_storage().nbytes() == text.numel() * text.element_size() for text in kept)
 

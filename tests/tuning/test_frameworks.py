@@ -179,7 +179,7 @@ def test_conditional_starts_equal_the_plain_loop(encoder, files, steps) -> None:
         start = made.init.prompt(features[row, :1]).context[0]
         context, losses, probs = tune_one(
             encoder,
-            lambda context: text_features(model, made.classes, Prompt(context[None]))[0],
+            lambda context: text_features(model, made.texts.classes, Prompt(context[None]))[0],
             start,
             features[row],
             of_method("kld+cats", 0.5),

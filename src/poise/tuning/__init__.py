@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from poise.tuning.adamw import AdamW
 from poise.tuning.dynaprompt import DynaPrompt
+from poise.tuning.episodic import Tuner
 from poise.tuning.frameworks import make_tuner
 from poise.tuning.loop import adapt
 from poise.tuning.memory import PromptMemory
 from poise.tuning.protocol import AnyTuner
 from poise.tuning.stream import StreamTuner
-from poise.tuning.tuner import Tuner
 
 __all__ = [
     "AdamW",

@@ -1,10 +1,9 @@
-"""Episodic tuning: each image is tuned for itself, and no image learns from another."""
+"""Episodic tuning: each image is tuned for itself, from one init for all images or from one that follows the image."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,51 +12,39 @@ from torch import Tensor
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
 from poise.methods import Method
+from poise.prompts import init_prompt
+from poise.prompts.conditional import Conditional
 from poise.tuning.answer import stacked
-from poise.tuning.gradient import Features, ObjectiveGradient, objective_gradients
-from poise.tuning.loop import PerImage, Problem, SharedInit, adapt
+from poise.tuning.gradient import Features, objective_gradients
+from poise.tuning.loop import Problem, adapt
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
 MAX_TEXT_FEATURE_ELEMENTS = 1 << 25  # images x methods x classes x width of one group
 
 
-@dataclass(frozen=True)
-class ContextProblem:
+class ContextProblem(Problem[Prompt, Features]):
     """A context is tuned; the views' features don't depend on it."""
 
-    encoder: DualEncoder
-    method: Method
-    objective: ObjectiveGradient | None
-    images: Tensor  # [B, V, D]
-    init: SharedInit[Prompt] | PerImage[Prompt]
-    init_features: Features
-    untuned: Outputs
-
-    @property
-    def init_prompt(self) -> Prompt:
-        """One for all images, or one each."""
-        return self.init.parameters
-
-    def text_prompt(self, parameters: Prompt) -> Prompt:
+    def text_prompt(self) -> Prompt:
         """The parameters themselves."""
-        return parameters
+        return self.parameters
 
-    def features(self, parameters: Prompt, texts: Tensor) -> Features:
+    def follow(self, texts: Tensor) -> Features:
         """The text features alone."""
         return Features(texts)
 
     def outputs(self, features: Features) -> Outputs:
-        """Under other texts, the views as they are."""
-        logits = self.encoder.logits(self.images, features.texts)
-        return Outputs(self.images, features.texts, logits, self.untuned.logits)
+        """The outputs under other texts, with the views as they are."""
+        images = self.untuned.image_features
+        return Outputs(images, features.texts, self.texts.logits(images, features.texts), self.untuned.logits)
 
-    def gradient(self, parameters: Prompt, cotangent: Features, text_gradient: Prompt) -> Prompt:
-        """The text prompt's."""
+    def gradient(self, cotangent: Features, text_gradient: Prompt) -> Prompt:
+        """The gradient of the text prompt."""
         return text_gradient
 
-    def prompt(self, parameters: Prompt) -> Prompt:
+    def prompt(self) -> Prompt:
         """The parameters themselves."""
-        return parameters
+        return self.parameters
 
 
 class EpisodicTuner(ABC):
@@ -66,45 +53,87 @@ class EpisodicTuner(ABC):
     reads = "features"  # what `predict` takes: features [B, V, D], or views [B, V, 3, S, S]
     ordered = False  # whether answers depend on the images before
 
-    def __init__(
-        self, encoder: DualEncoder, classes: ClassTokens, methods: Sequence[Method], texts: ClassTexts
-    ) -> None:
+    def __init__(self, methods: Sequence[Method], texts: ClassTexts) -> None:
         check_names(methods)
-        self.encoder, self.classes, self.methods, self.texts = encoder, classes, tuple(methods), texts
-        self._objectives = objective_gradients(methods, classes)
+        self.methods, self.texts = tuple(methods), texts
+        self._objectives = objective_gradients(methods, texts.classes)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> dict[str, Adapted]:
-        """Each method's answer for B images, view 0 of each the plain one: features [B, V, D], or what `reads` says."""
+        """Return each method's answers for B images, of which view 0 is the plain one.
+
+        Args:
+            inputs: features [B, V, D] or normalised views [B, V, 3, S, S], as `reads` says.
+        """
         # Text features are [B, C, D] for each method: with many labels, fewer images go together.
         elements = max(1, len(self.methods)) * self.texts.init_features().numel()
         groups = [
-            [tuned.answer for tuned in adapt(self._problems(part), self.texts)]
+            adapt(self._problems(part), self.texts)
             for part in inputs.split(max(1, MAX_TEXT_FEATURE_ELEMENTS // elements))
         ]
         return {method.name: stacked(parts) for method, *parts in zip(self.methods, *groups, strict=True)}
 
-    def _context_problems(
-        self, inputs: Tensor, init: SharedInit[Prompt] | PerImage[Prompt], texts: Tensor
-    ) -> list[Problem[Any, Any]]:
-        """Of images' features [B, V, D], from an init whose text features are [1 or B, C, D]."""
-        images = inputs.to(self.encoder.device)
-        logits = self.encoder.logits(images, texts)  # [B, V, C]
-        untuned = Outputs(images, texts.expand(len(images), -1, -1), logits, logits)
+    @abstractmethod
+    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
+        """One problem per method."""
+
+    def _context_problems(self, inputs: Tensor, init: Prompt, texts: Tensor, *, shared: bool) -> list[ContextProblem]:
+        """The problems of images' features [B, V, D], from an init [1 or B, ...] with text features [1 or B, C, D]."""
+        images = inputs.to(self.texts.encoder.device)
+        logits = self.texts.logits(images, texts)  # [B, V, C]
+        untuned, features = Outputs(images, texts.expand(len(images), -1, -1), logits, logits), Features(texts)
         return [
-            ContextProblem(
-                self.encoder, method, self._objectives.get(method.name), images, init, Features(texts), untuned
-            )
+            ContextProblem(method, self._objectives.get(method.name), self.texts, untuned, init, init, features, shared)
             for method in self.methods
         ]
 
-    @abstractmethod
-    def _problems(self, inputs: Tensor) -> list[Problem[Any, Any]]:
-        """One problem per method."""
+
+class Tuner(EpisodicTuner):
+    """Test-time prompt tuning: every image starts from the same context.
+
+    Labels are encoded when the tuner is made, and never again under the init.
+
+    Args:
+        encoder: the model.
+        classes: the labels under a template (`poise.prompts.tokenise`).
+        methods: what to tune by; they share all passes through the model.
+        init: the context [1, M, E] to start from, or [1, C, M, E] with one for each class; the template's words by
+            default.
+        tokens_per_pass: text tokens that go through the text tower at once; 0 chooses.
+    """
+
+    def __init__(
+        self,
+        encoder: DualEncoder,
+        classes: ClassTokens,
+        methods: Sequence[Method],
+        init: Prompt | None = None,
+        *,
+        tokens_per_pass: int = 0,
+    ) -> None:
+        init = init or init_prompt(encoder, classes)
+        super().__init__(methods, ClassTexts(encoder, classes, init, tokens_per_pass=tokens_per_pass))
+
+    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
+        return self._context_problems(inputs, self.texts.init, self.texts.init_features(), shared=True)
+
+
+class ConditionalTuner(EpisodicTuner):
+    """The same from CoCoOp's context, which is made once for each image, from its plain view."""
+
+    def __init__(
+        self, encoder: DualEncoder, classes: ClassTokens, methods: Sequence[Method], init: Conditional
+    ) -> None:
+        super().__init__(methods, ClassTexts(encoder, classes, Prompt(init.context[None])))
+        self.init = init
+
+    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
+        init = self.init.prompt(inputs[:, 0].to(self.init.context))
+        return self._context_problems(inputs, init, self.texts.features(init), shared=False)
 
 
 def check_names(methods: Sequence[Method]) -> None:
-    """Refuse two methods of one name: answers are told apart by it."""
+    """Refuse two methods of one name, because answers are returned by name."""
     names = [method.name for method in methods]
     if len(set(names)) < len(names):
-        raise InvalidOptionError(f"Methods {names} repeat a name.", hint="Give each method a name of its own.")
+        raise InvalidOptionError(f"Methods {names} repeat a name.", hint="Give each method another name.")

@@ -16,10 +16,10 @@ from poise.prompts.conditional import Conditional
 from poise.registry import Registry
 from poise.tuning.deep import DeepTuner
 from poise.tuning.ensemble import TEMPLATES, Ensemble
+from poise.tuning.episodic import ConditionalTuner, Tuner
 from poise.tuning.protocol import AnyTuner
 from poise.tuning.stream import StreamTuner
 from poise.tuning.temperature import Tempered
-from poise.tuning.tuner import ConditionalTuner, Tuner
 from poise.types import ClassTokens, DualEncoder
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from poise.errors import InvalidOptionError
-from poise.objectives import view_entropy
 
 
 class PromptMemory:
@@ -62,25 +61,6 @@ class PromptMemory:
     def reset(self, values: Tensor, order: Sequence[int], uses: Sequence[int]) -> None:
         """Go back to a moment that `state` described."""
         self.values, self.order, self.uses = values, list(order), list(uses)
-
-
-def distinct(contexts: Tensor) -> tuple[list[int], list[int]]:
-    """(rows, where): the first of each group of equal contexts [P, M, E], and which of ``rows`` each context equals.
-
-    >>> distinct(torch.tensor([[[1.0]], [[2.0]], [[1.0]]]))
-    ([0, 1], [0, 1, 0])
-    """
-    flat = contexts.flatten(1)
-    # The first equal row; the diagonal counts as equal, so that a context with NaN equals itself.
-    equal = (flat[:, None] == flat).all(-1) | torch.eye(len(flat), dtype=torch.bool, device=flat.device)
-    first = equal.int().argmax(1).tolist()
-    rows = sorted(set(first))
-    return rows, [rows.index(row) for row in first]
-
-
-def mean_entropy(logits: Tensor) -> Tensor:
-    """[P, V, C] -> [P]: over all views, the plain one included."""
-    return view_entropy(logits).mean(1)
 
 
 def probability_difference(logits: Tensor) -> Tensor:

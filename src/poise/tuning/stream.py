@@ -70,7 +70,7 @@ def save_memory(stream: DynaPrompt, path: str | Path) -> None:
     tensors = {"values": values, "init": stream.memory.init}
     used = stream.memory.used()
     if used and stream.variant == "described":
-        tensors["texts"] = torch.stack([stream.kept[slot] for slot in used])
+        tensors["texts"] = torch.stack([stream.text_features[slot] for slot in used])
     facts = {**_identity(stream), "order": order, "uses": uses, "seen": stream.seen}
     save_tensors(path, tensors, {"format": _FORMAT, "facts": json.dumps(facts)})
 
@@ -103,7 +103,7 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
         )
     stream.memory.reset(tensors["values"].to(device), facts["order"], facts["uses"])
     texts = tensors.get("texts", torch.empty(0)).to(device)
-    stream.kept = dict(zip(stream.memory.used(), texts, strict=False))
+    stream.text_features = dict(zip(stream.memory.used(), texts, strict=False))
     stream.seen = facts["seen"]
 
 
