@@ -14,7 +14,7 @@ checks and report all failures. The checks use only the public protocols.
 from __future__ import annotations
 
 from poise.testing.backbones import BACKBONE_CHECKS, check_backbone
-from poise.testing.checks import parametrize_checks
+from poise.testing.conformance import parametrize_checks
 from poise.testing.memories import MEMORY_CHECKS, check_memory
 from poise.testing.objectives import OBJECTIVE_CHECKS, check_objective, example_outputs
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from poise.prompts import init_prompt, tokenise
-from poise.testing.checks import LABELS, require, run_checks
+from poise.testing.conformance import LABELS, require, run_checks
 from poise.types import DualEncoder, Prompt
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from poise import methods
 from poise.backbones import load_model
 from poise.prompts import tokenise
-from poise.testing.checks import LABELS, require, run_checks
+from poise.testing.conformance import LABELS, require, run_checks
 from poise.tuning import PromptMemory, StreamTuner
 
 MakeMemory = Callable[[Tensor, int], PromptMemory]  # arguments: the initial prompt [M, E], the number of slots

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poise.testing.checks import require, run_checks
+from poise.testing.conformance import require, run_checks
 from poise.types import Objective, Outputs
 
 
