@@ -76,8 +76,7 @@ class Method:
         _check_range("steps", self.steps, self.steps >= 0 and int(self.steps) == self.steps, "a whole number from 0")
         _check_range("lr", self.lr, 0 < self.lr < math.inf, "above 0")
         _check_range("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or above")
-        _check_range("selection", self.selection, 0 < self.selection <= 1, "above 0 and at most 1")
-        _check_range("t_min", self.t_min, 0 < self.t_min <= self.t_max, "above 0 and at most t_max")
+        self.target()  # checks the selection and the temperatures
 
     @property
     def tunes(self) -> bool:
