@@ -1,4 +1,4 @@
-"""The named methods, one row each: everything that any part of the program wants to know about a method."""
+"""The named methods, one row each, with all that is specific to a method."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from poise.types import Objective
 
 @dataclass(frozen=True)
 class Term:
-    """A weighted objective. One that takes a ``target`` gets the method's."""
+    """A weighted objective. An objective with a parameter ``target`` receives the method's target."""
 
     objective: str  # a registered name
     weight: float = 1.0
-    shift_weight: float | None = None  # its published weight on natural distribution shifts
-    options: Mapping[str, Any] = field(default_factory=dict)  # the objective's own parameters
+    shift_weight: float | None = None  # the published weight on natural distribution shifts
+    options: Mapping[str, Any] = field(default_factory=dict)  # parameters of the objective
 
     def __post_init__(self) -> None:
         _check_range("weight", self.weight, 0 <= self.weight < math.inf, "0 or above")
@@ -32,9 +32,9 @@ class Term:
                 raise UnknownNameError.of(f"parameter of the objective '{self.objective}'", option, known)
 
     def build(self, target: Target) -> Objective:
-        """The objective, without its weight."""
-        given = {"target": target} if "target" in self._parameters() else {}
-        return objectives.get(self.objective)(**self.options, **given)
+        """Return the objective, without its weight."""
+        shared = {"target": target} if "target" in self._parameters() else {}
+        return objectives.get(self.objective)(**self.options, **shared)
 
     def _parameters(self) -> list[str]:
         return list(inspect.signature(objectives.get(self.objective)).parameters)
@@ -42,7 +42,7 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What lists, tables and figures say and draw of a method."""
+    """How lists, tables and figures present a method."""
 
     description: str = ""
     citation: str = ""
@@ -53,16 +53,16 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A recipe as data: weighted terms, which all see the same target, are minimised by AdamW.
+    """A recipe as data: a sum of weighted objectives with one target, and the settings of AdamW, which minimises it.
 
     >>> Method(name="mine", terms=(Term("divergence"), Term("dispersion", 5.0)), cats=True).describe()
     'divergence + 5 x dispersion, temperatures 0.1 to 10, selection 0.1, steps 1, lr 0.005, weight decay 0.01'
     """
 
     name: str
-    terms: tuple[Term, ...] = ()  # none: nothing is tuned
-    selection: float = 0.1  # fraction of views that enter the target
-    include_plain: bool = True  # whether the plain view is among those that may
+    terms: tuple[Term, ...] = ()  # empty: nothing is tuned
+    selection: float = 0.1  # fraction of views in the target
+    include_plain: bool = True  # whether the plain view may be one of them
     cats: bool = False  # confidence-aware temperatures in the target
     t_min: float = 0.1
     t_max: float = 10.0
@@ -76,38 +76,35 @@ class Method:
         _check_range("steps", self.steps, self.steps >= 0 and int(self.steps) == self.steps, "a whole number from 0")
         _check_range("lr", self.lr, 0 < self.lr < math.inf, "above 0")
         _check_range("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or above")
-        _check_range("selection", self.selection, 0 < self.selection <= 1, "above 0 and at most 1")
-        _check_range("t_min", self.t_min, 0 < self.t_min <= self.t_max, "above 0 and at most t_max")
+        self.target()  # checks the selection and the temperatures
 
     @property
     def tunes(self) -> bool:
-        """Whether it asks for any step."""
+        """Whether there is anything to tune."""
         return bool(self.terms) and self.steps > 0
 
     def target(self) -> Target:
-        """How this method makes p_aug."""
+        """Return the target p_aug of this method."""
         scaling = ConfidenceTemperature(t_min=self.t_min, t_max=self.t_max, detach=self.detach_temperature)
         temperature = scaling if self.cats else None
         return Target(selection=self.selection, include_plain=self.include_plain, temperature=temperature)
 
     def objective(self) -> Sum:
-        """What this method minimises."""
+        """Return the objective that this method minimises."""
         target = self.target()
         return Sum(tuple((term.weight, term.build(target)) for term in self.terms))
 
     def on_shift(self) -> Method:
-        """The same method with the weights published for natural distribution shifts."""
-        shifted = [
-            term if term.shift_weight is None else replace(term, weight=term.shift_weight) for term in self.terms
-        ]
-        return replace(self, terms=tuple(shifted))
+        """Return the method with the weights published for natural distribution shifts."""
+        terms = (term if (w := term.shift_weight) is None else replace(term, weight=w) for term in self.terms)
+        return replace(self, terms=tuple(terms))
 
     def settings(self) -> dict[str, Any]:
-        """All that numbers depend on, as plain values."""
+        """Return all settings that results depend on, as plain values."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "about"}
 
     def describe(self) -> str:
-        """Its settings in one line.
+        """Return the settings in one line.
 
         >>> get("c-tpt").describe()
         'entropy + 50 x dispersion (20 on shifts), selection 0.1, steps 1, lr 0.005, weight decay 0.01'
@@ -124,9 +121,9 @@ class Method:
 
 def _describe(term: Term) -> str:
     times = "" if term.weight == 1 else f"{term.weight:g} x "
-    own = ", ".join(f"{name}={value}" for name, value in term.options.items())
+    options = ", ".join(f"{name}={value}" for name, value in term.options.items())
     shifted = "" if term.shift_weight is None else f" ({term.shift_weight:g} on shifts)"
-    return f"{times}{term.objective}" + (f"({own})" if own else "") + shifted
+    return f"{times}{term.objective}" + (f"({options})" if options else "") + shifted
 
 
 def _check_range(name: str, value: float, fine: bool, accepted: str) -> None:
@@ -138,7 +135,7 @@ methods: Registry[Method] = Registry("method")
 
 
 def register(method: Method) -> Method:
-    """Make a method known by its name to all of poise: command line, benchmark, tables and figures.
+    """Register a method by its name for the command line, the benchmark, tables and figures.
 
     >>> spread = Method(name="kld+spread", terms=(Term("divergence"), Term("dispersion", 5.0)))
     >>> register(spread).name in names()
@@ -149,7 +146,7 @@ def register(method: Method) -> Method:
 
 
 def unregister(name: str) -> None:
-    """Forget the method called ``name``."""
+    """Remove the method called ``name`` from the registry."""
     methods.remove(name)
 
 
@@ -181,22 +178,22 @@ for _method in (
 ):  # fmt: skip
     register(_method)
 
-_OPTIONS = tuple(
-    each.name for each in dataclasses.fields(Method) if each.name not in ("name", "terms", "cats", "about")
-)
+_FIXED = ("name", "terms", "cats", "about")
 
 
 def names() -> list[str]:
-    """All method names, in the order in which they are shown."""
+    """Return all method names in display order."""
     return sorted(methods, key=lambda name: methods.get(name).about.order)
 
 
 def get(name: str, /, **options: Any) -> Method:
-    """The method called ``name`` with some of its options changed.
+    """Return the method called ``name`` with some of its options changed.
 
-    Options are the numbers of target and optimiser, ``weight`` (of the regulariser, where there is one), and, under an
-    objective's name, a dictionary of that objective's own parameters. What the method minimises can't be changed: a
-    record called "tpt" is TPT. Another objective is another `Method`, with a name of its own.
+    Args:
+        name: a registered method.
+        options: settings of the target and the optimiser, ``weight`` (of the regulariser, if there is one), and, under
+            an objective's name, a dictionary of that objective's parameters. What the method minimises can't be
+            changed, so that a record called "tpt" is TPT: for another objective, make a `Method` with another name.
 
     >>> get("kld+cats", steps=3).steps
     3
@@ -204,17 +201,18 @@ def get(name: str, /, **options: Any) -> Method:
     30.0
     """
     method = methods.get(name)
-    own = {term.objective for term in method.terms}
-    known = (*_OPTIONS, *(["weight"] if len(method.terms) == 2 else []), *own)
+    known = [entry.name for entry in dataclasses.fields(Method) if entry.name not in _FIXED]
+    known += ["weight"] if len(method.terms) == 2 else []
+    known += [term.objective for term in method.terms]
     for option in options:
-        if option in ("terms", "cats", "name", "about"):
+        if option in _FIXED:
             raise InvalidOptionError(
                 f"The option '{option}' would make '{name}' another method.",
-                hint="Make a Method with a name of its own, and poise.methods.register it.",
+                hint="Make a Method with another name, and poise.methods.register it.",
             )
         if option not in known:
             raise UnknownNameError.of(f"option of the method '{name}'", option, known)
     terms = [replace(term, options={**term.options, **options.pop(term.objective, {})}) for term in method.terms]
-    if "weight" in options:  # it holds on shifted data too
+    if "weight" in options:  # on shifted data too
         terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
     return replace(method, terms=tuple(terms), **options)

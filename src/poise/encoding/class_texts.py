@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeVar
 
 import torch
@@ -24,7 +24,7 @@ from poise.types import ClassTokens, DualEncoder, FastTextPullback, Prompt
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_Pull = tuple[Callable[[Tensor], Prompt], int]  # cotangents [B, c, D] -> gradients [B, ...]; its multiple of the tokens
+_Pull = tuple[Callable[[Tensor], Prompt], int]  # cotangents [B, c, D] -> gradients; how many times TOKENS_PER_PASS fit
 
 # Tokens per pass through the text tower. With its graph, CLIP's tower of 12 layers takes about 0.2 MB per token in half
 # precision, so that a pass is bounded to a few GiB.
@@ -98,10 +98,7 @@ class ClassTexts:
         if self.encoder.device.type == "cuda" or len(list(self._chunks(len(prompt)))) > 1:
             return self.features(prompt), lambda cotangent: self.pullback(prompt, cotangent)
         leaf, features = self._graph(prompt, 0, len(self._encoded))
-        return (
-            self._expanded(features.detach()),
-            lambda cotangent: _gradient(leaf, features, self._summed(cotangent)),
-        )
+        return self._expanded(features.detach()), lambda rows: _gradient(leaf, features, self._summed(rows))
 
     def _expanded(self, features: Tensor) -> Tensor:
         """Features of all classes from those of the distinct texts."""
@@ -148,34 +145,25 @@ class ClassTexts:
         spans = list(self._chunks(1))
         gradients = []
         for first, last in spans:
-            pull, multiple = self._init_pull or self._pull(first, last)
+            pull, multiple = self._init_pull or self._pull(self.init, first, last, shared=True)
             if len(spans) == 1:
                 self._init_pull = pull, multiple
             group = max(1, self._tokens * multiple // ((last - first) * self._class_tokens))
             gradients.append(joined([pull(part) for part in cotangent[:, first:last].split(group)]))
         return _total(gradients)
 
-    def _pull(self, first: int, last: int) -> _Pull:
-        """The products for the classes first..last-1: the encoder's faster way, or autograd's graph."""
-        fast = self._fast(self.init, first, last)
-        if fast is not None:
-            return (lambda cotangent: Prompt(fast(cotangent))), _GRAPHLESS
-        leaf, features = self._graph(self.init, first, last)
-        return (lambda cotangent: _gradient(leaf, features, cotangent, shared=True)), 1
-
-    def _fast(self, prompt: Prompt, first: int, last: int) -> Callable[[Tensor], Tensor] | None:
-        """The encoder's way from cotangents to gradients of the context, if it has one."""
-        if self._fast_encoder is None:
-            return None
-        return self._fast_encoder.pullback_at(self._piece(first, last), _rows(prompt, first, last))
-
     def _separate_pullback(self, prompt: Prompt, cotangent: Tensor) -> Prompt:
-        """Each image at a prompt of its own: the graph of one chunk of classes at a time."""
-        gradients = []
-        for first, last in self._chunks(len(prompt)):
-            fast, part = self._fast(prompt, first, last), cotangent[:, first:last]
-            gradients.append(Prompt(fast(part)) if fast else _gradient(*self._graph(prompt, first, last), part))
-        return _total(gradients)
+        """B products with the Jacobians at B prompts, one chunk of classes at a time."""
+        spans = self._chunks(len(prompt))
+        return _total([self._pull(prompt, first, last)[0](cotangent[:, first:last]) for first, last in spans])
+
+    def _pull(self, prompt: Prompt, first: int, last: int, *, shared: bool = False) -> _Pull:
+        """The products for the classes first..last-1: the encoder's faster way, or autograd's graph."""
+        if self._fast_encoder is not None:
+            fast = self._fast_encoder.pullback_at(self._piece(first, last), _rows(prompt, first, last))
+            if fast is not None:
+                return (lambda cotangent: Prompt(fast(cotangent))), _GRAPHLESS
+        return partial(_gradient, *self._graph(prompt, first, last), shared=shared), 1
 
     def _graph(self, prompt: Prompt, first: int, last: int) -> tuple[Prompt, Tensor]:
         leaf = _rows(prompt, first, last).map(lambda tensor: tensor.detach().clone().requires_grad_())

@@ -16,7 +16,7 @@ from poise.types import DualEncoder, Prompt
 
 @dataclass(frozen=True)
 class Coupled:
-    """All that MaPLe fits or tunes; B = 1 serves all images alike."""
+    """The tensors that MaPLe fits or tunes, per image, or B = 1 for all images."""
 
     context: Tensor  # [B, M, E]
     deep: Tensor  # [B, J, M, E]
@@ -25,7 +25,7 @@ class Coupled:
 
     @classmethod
     def of(cls, stored: StoredPrompt, encoder: DualEncoder) -> Coupled:
-        """From a file, after checking that depth and widths are the model's."""
+        """Make it from a file, after checking that depth and widths fit the model."""
         missing = [name for name in ("deep", "weight", "bias") if name not in stored.tensors]
         if missing:
             raise InvalidCheckpointError(f"The prompt has no {', '.join(missing)}.", hint="It is not a MaPLe prompt.")
@@ -34,7 +34,7 @@ class Coupled:
             raise InvalidCheckpointError(
                 f"The prompt has {layers} projections and {stored.tensors['deep'].shape[0]} deep prompts; "
                 f"the image tower has {tower.depth} layers.",
-                hint="Give one projection more than deep prompts, and at most one for each layer.",
+                hint="Give one projection more than deep prompts, and at most one per layer.",
             )
         if stored.tensors["weight"].shape[1] != tower.width:
             raise InvalidCheckpointError(
@@ -49,35 +49,35 @@ class Coupled:
         return int(self.context.shape[0])
 
     def parts(self) -> dict[str, Tensor]:
-        """The tensors by name."""
+        """Return the tensors by name."""
         return {"context": self.context, "deep": self.deep, "weight": self.weight, "bias": self.bias}
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Coupled:
-        """The same with ``change`` applied to each tensor."""
+        """Return the same with ``change`` applied to each tensor."""
         return Coupled(**{name: change(part) for name, part in self.parts().items()})
 
     def text(self) -> Prompt:
-        """The text tower's share."""
+        """Return the prompts of the text tower."""
         return Prompt(self.context, text_layers=self.deep if self.deep.shape[1] else None)
 
     def image_layers(self) -> Tensor:
-        """The image tower's prompts [B, 1 + J, M, W]."""
+        """Return the prompts [B, 1 + J, M, W] of the image tower."""
         sources = torch.cat([self.context[:, None], self.deep], 1)  # [B, 1 + J, M, E]
         return sources @ self.weight.mT + self.bias[:, :, None]
 
     def prompt(self) -> Prompt:
-        """Both towers' prompts."""
+        """Return the prompts of both towers."""
         return Prompt(self.context, self.text().text_layers, self.image_layers())
 
     def pull(self, text: Prompt, image: Tensor) -> Coupled:
-        """Gradient of these tensors, given those of the text prompts and of the image prompts [B, 1 + J, M, W]."""
+        """Return the gradient of these tensors, given those of the text prompts and image prompts [B, 1 + J, M, W]."""
         count = len(image)
         leaf = self.map(lambda part: part.detach().expand(count, *part.shape[1:]).clone().requires_grad_())
         with torch.enable_grad():
             layers = leaf.image_layers()
-        names = leaf.parts()
-        found = torch.autograd.grad(layers, list(names.values()), image.to(layers.dtype), materialize_grads=True)
-        gradient = dict(zip(names, found, strict=True))
+        parts = leaf.parts()
+        gradients = torch.autograd.grad(layers, list(parts.values()), image.to(layers.dtype), materialize_grads=True)
+        gradient = dict(zip(parts, gradients, strict=True))
         gradient["context"] = gradient["context"] + text.context
         if text.text_layers is not None:
             gradient["deep"] = gradient["deep"] + text.text_layers

@@ -1,7 +1,7 @@
-"""Views under image prompts: features, and pullbacks to the prompts in chunks of views that are computed again.
+"""Features of views under image prompts, and pullbacks to the prompts in chunks of views that are computed again.
 
-The counterpart of `ClassTexts` for towers whose images depend on the prompt (MaPLe). A chunk's graph
-lives only while its gradient is taken, so memory depends on the chunk and not on the number of views.
+The counterpart of `ClassTexts` for image features that depend on the prompt (MaPLe). A chunk's graph exists only while
+its gradient is computed, so memory depends on the chunk and not on the number of views.
 """
 
 from __future__ import annotations
@@ -12,58 +12,63 @@ from torch import Tensor
 from poise.errors import InvalidOptionError
 from poise.types import DualEncoder, ImagePrompts, PromptedImageTower
 
-VIEWS_PER_PASS = 16  # with a graph; a ViT-B/16 holds about 0.15 GB a view in single precision
+VIEWS_PER_PASS = 16  # with a graph; a ViT-B/16 takes about 0.15 GB per view in single precision
 
 
 class PromptedViews:
-    """Unit features [B, V, D] of views under image prompts [B or 1, 1 + J, M, W]."""
+    """Unit features [B, V, D] of views under image prompts [B or 1, 1 + J, M, W].
+
+    Args:
+        encoder: a model whose image tower accepts prompts.
+        tokens_of: the number of first blocks whose input token states are also returned.
+        views_per_pass: views that go through the image tower at once; 0 chooses.
+    """
 
     def __init__(self, encoder: DualEncoder, *, tokens_of: int = 0, views_per_pass: int = 0) -> None:
-        """``tokens_of``: also give the token states that so many first blocks read."""
         self.encoder = encoder
         self.tokens_of = tokens_of
-        self._together = views_per_pass or VIEWS_PER_PASS
+        self._views_per_pass = views_per_pass or VIEWS_PER_PASS
         self._tower = image_tower(encoder)
 
     @torch.no_grad()
     def features(self, views: Tensor, layers: Tensor, which: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """([n, D], [n, J, T, W]) of the chosen (image, view) pairs ``which`` [n, 2]; all pairs by default."""
+        """Return features [n, D] and token states [n, J, T, W] of (image, view) pairs [n, 2]; of all by default."""
         which = pairs(torch.ones(views.shape[:2], dtype=torch.bool)) if which is None else which
-        done = [self._run(views, layers, rows) for rows in which.split(self._together)]
-        return torch.cat([each[0] for each in done]), torch.cat([each[1] for each in done])
+        chunks = [self._run(views, layers, rows) for rows in which.split(self._views_per_pass)]
+        return torch.cat([features for features, _ in chunks]), torch.cat([tokens for _, tokens in chunks])
 
     def pullback(
         self, views: Tensor, layers: Tensor, which: Tensor, cotangent: Tensor, token_cotangent: Tensor | None
     ) -> Tensor:
-        """Gradient [B, 1 + J, M, W] for cotangents [n, D] (and [n, J, T, W]) of the chosen pairs."""
+        """Return the gradient [B, 1 + J, M, W] for cotangents [n, D] (and [n, J, T, W]) of the chosen pairs."""
         # As in ClassTexts: the product is linear, so each image's cotangents are brought to size 1 for half precision.
         size = _largest(which[:, 0], views.shape[0], cotangent, token_cotangent)  # [B]
         total = layers.new_zeros(views.shape[0], *layers.shape[1:])
-        for at in range(0, len(which), self._together):
-            rows = which[at : at + self._together]
+        for at in range(0, len(which), self._views_per_pass):
+            rows = which[at : at + self._views_per_pass]
             leaf = layers.detach().expand(views.shape[0], *layers.shape[1:]).clone().requires_grad_()
             with torch.enable_grad():
                 features, tokens = self._run(views, leaf, rows)
-                own = size[rows[:, 0]]
-                outputs, cotangents = [features], [cotangent[at : at + self._together] / own[:, None]]
+                scale = size[rows[:, 0]]
+                outputs, cotangents = [features], [cotangent[at : at + self._views_per_pass] / scale[:, None]]
                 if token_cotangent is not None:
                     outputs.append(tokens)
-                    cotangents.append(token_cotangent[at : at + self._together] / own[:, None, None, None])
+                    cotangents.append(token_cotangent[at : at + self._views_per_pass] / scale[:, None, None, None])
                 (gradient,) = torch.autograd.grad(outputs, leaf, cotangents)
             total = total + gradient
         return total * size[:, None, None, None]
 
     def _run(self, views: Tensor, layers: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         image, view = rows.unbind(1)
-        pictures = views[image, view].to(self.encoder.device, self.encoder.dtype)
-        owner = (image if layers.shape[0] > 1 else torch.zeros_like(image)).to(layers.device)
-        features, tokens = self._tower.with_tokens(pictures, layers[owner].to(self.encoder.dtype), self.tokens_of)
+        pixels = views[image, view].to(self.encoder.device, self.encoder.dtype)
+        prompt = (image if layers.shape[0] > 1 else torch.zeros_like(image)).to(layers.device)
+        features, tokens = self._tower.with_tokens(pixels, layers[prompt].to(self.encoder.dtype), self.tokens_of)
         wide = torch.promote_types(features.dtype, torch.float32)
         return torch.nn.functional.normalize(features.to(wide), dim=-1), tokens.to(wide)
 
 
 def _largest(image: Tensor, images: int, cotangent: Tensor, token_cotangent: Tensor | None) -> Tensor:
-    """The largest absolute cotangent of each image [images]; 1 where there is none, or where it isn't finite."""
+    """Return the largest absolute cotangent of each image [B]; 1 if there is none, or if it is not finite."""
     largest = cotangent.abs().amax(1)
     if token_cotangent is not None and token_cotangent.numel():
         largest = torch.maximum(largest, token_cotangent.abs().flatten(1).amax(1))
@@ -72,15 +77,16 @@ def _largest(image: Tensor, images: int, cotangent: Tensor, token_cotangent: Ten
 
 
 def pairs(mask: Tensor) -> Tensor:
-    """The (image, view) pairs [n, 2] where a mask [B, V] is set, on the CPU."""
+    """Return the (image, view) pairs [n, 2] where a mask [B, V] is set, on the CPU."""
     return mask.nonzero().cpu()
 
 
 def image_tower(encoder: DualEncoder) -> PromptedImageTower:
-    """The encoder's image tower where it takes prompts, or an error."""
+    """Return the encoder's image tower, or raise an error if it takes no prompts."""
     tower = encoder.prompted_tower if isinstance(encoder, ImagePrompts) else None
     if tower is None:
         raise InvalidOptionError(
-            f"The image tower of {encoder.name} takes no prompts.", hint="Use a model with open_clip's ViT image tower."
+            f"The image tower of {encoder.name} takes no prompts.",
+            hint="Use a model with open_clip's ViT image tower.",
         )
     return tower

@@ -1,4 +1,4 @@
-"""What a prompt is tuned to minimise: losses against a target made of the views, and regularisers of the texts."""
+"""Objectives that a prompt is tuned by: losses against a target made of the views, and regularisers of the texts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pkgutil
 from poise.objectives.alignment import Alignment
 from poise.objectives.base import Sum, objectives
 from poise.objectives.dispersion import Dispersion, mean_distance_to_centroid
-from poise.objectives.divergence import CrossEntropy, Divergence
-from poise.objectives.entropy import Entropy
+from poise.objectives.losses import CrossEntropy, Divergence, Entropy
 from poise.objectives.orthogonality import Orthogonality
 from poise.objectives.targets import ConfidenceTemperature, Target, select_views, view_entropy
 
@@ -30,4 +29,4 @@ __all__ = [
 ]
 
 for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")  # a new file registers its objective
+    importlib.import_module(f"{__name__}.{_file.name}")  # a new file registers its objectives

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
+import torch
 from torch import Tensor
 
 from poise.registry import Registry
@@ -21,13 +23,9 @@ class Sum(Objective):
 
     @property
     def token_layers(self) -> int:
-        """As many as any of its terms."""
+        """The largest number of any term."""
         return max((term.token_layers for _, term in self.terms), default=0)
 
     def __call__(self, out: Outputs) -> Tensor:
-        """The sum of each image [B]."""
-        weighted = [weight * term(out) for weight, term in self.terms]
-        total = weighted[0]
-        for value in weighted[1:]:
-            total = total + value
-        return total
+        """Return the weighted sum of each image [B]."""
+        return reduce(torch.add, [weight * term(out) for weight, term in self.terms])

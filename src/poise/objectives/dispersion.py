@@ -1,4 +1,4 @@
-"""C-TPT's regulariser: keep the class texts apart (Yoon et al., 2024; average text feature dispersion, ATFD)."""
+"""C-TPT's regulariser: average text feature dispersion, ATFD (Yoon et al., 2024)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poise.types import Objective, Outputs
 
 
 def mean_distance_to_centroid(text_features: Tensor) -> Tensor:
-    """ATFD of unit features [B, C, D]: mean distance to their mean, which is not normalised again. [B]."""
+    """Return the ATFD [B] of unit features [B, C, D]: the mean distance to their mean, which is not normalised."""
     centred = text_features - text_features.mean(1, keepdim=True)
     return centred.norm(dim=-1).mean(-1)
 
@@ -20,10 +20,10 @@ def mean_distance_to_centroid(text_features: Tensor) -> Tensor:
 @objectives.add("dispersion")
 @dataclass(frozen=True)
 class Dispersion(Objective):
-    """Minus the dispersion, so that minimising it spreads the texts."""
+    """The negative dispersion: minimising it moves the class texts apart."""
 
     text_only: ClassVar[bool] = True
 
     def __call__(self, out: Outputs) -> Tensor:
-        """Minus the mean distance to the centroid [B]."""
+        """Return minus the mean distance to the centroid [B]."""
         return -mean_distance_to_centroid(out.text_features)

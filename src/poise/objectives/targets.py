@@ -1,4 +1,4 @@
-"""The target p_aug: which views enter it, and how sharp each one is.
+"""The target p_aug: which views enter it, and how their predictions are sharpened.
 
 Confidence-aware temperature (the paper, section 5): with α_i = max_k softmax(z_i)_k,
 T_i = T_max - (T_max - T_min) α_i and p_aug = mean_i softmax(z_i / T_i).
@@ -16,37 +16,30 @@ from poise.errors import InvalidOptionError
 from poise.types import Outputs
 
 
-def select_views(logits: Tensor, fraction: float) -> Tensor:
-    """The int(V * fraction) views of lowest entropy (at least one), most certain first: [B, V, C] -> [B, K]."""
-    return _lowest(view_entropy(logits), fraction)
-
-
 def view_entropy(logits: Tensor) -> Tensor:
-    """Entropy of each view's prediction: [..., C] -> [...]."""
+    """Return the entropy of each view's prediction: [..., C] -> [...]."""
     log_probs = logits.log_softmax(-1)
     return -(log_probs * log_probs.exp()).sum(-1)
 
 
-def _lowest(scores: Tensor, fraction: float) -> Tensor:
-    if not 0 < fraction <= 1:
-        raise InvalidOptionError(
-            f"selection is {fraction}.", hint="It is the fraction of views kept, above 0 and at most 1."
-        )
-    keep = max(1, int(scores.shape[1] * fraction))
-    # Ties go to the earlier view. Copies of one view tie in exact arithmetic and may differ in the last bits; whichever
-    # of them is kept, p_aug is the same, so no answer depends on it.
-    return torch.argsort(scores, dim=1, stable=True)[:, :keep]
+def select_views(logits: Tensor, fraction: float) -> Tensor:
+    """Return the int(V * fraction) views of lowest entropy (at least one), lowest first: [B, V, C] -> [B, K]."""
+    return Target(selection=fraction).lowest(view_entropy(logits))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceTemperature:
-    """A temperature that falls linearly with a view's confidence: sharp where it is sure, soft where it is not."""
+    """A temperature that falls linearly with a view's confidence: certain predictions are sharpened, others softened.
+
+    Args:
+        t_min: the temperature at confidence 1.
+        t_max: the temperature at confidence 0.
+        detach: treat temperatures as constants in the gradient. The paper doesn't say; by default they are not.
+    """
 
     t_min: float = 0.1
     t_max: float = 10.0
-    detach: bool = (
-        False  # True: temperatures are constants in the gradient. The paper doesn't say; flowing is the default
-    )
+    detach: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.t_min <= self.t_max:
@@ -55,7 +48,7 @@ class ConfidenceTemperature:
             )
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Logits [..., C] -> temperatures [...]."""
+        """Return the temperatures [...] of logits [..., C]."""
         confidence = logits.softmax(-1).amax(-1)
         temperature = self.t_max - (self.t_max - self.t_min) * confidence
         return temperature.detach() if self.detach else temperature
@@ -63,34 +56,50 @@ class ConfidenceTemperature:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """How p_aug is made of the views."""
+    """How p_aug is made of the views.
 
-    selection: float = 0.1  # fraction of views kept; 1.0 keeps all, the paper's formula read literally
-    include_plain: bool = True  # whether the plain view is a candidate; the paper's N counts augmented views
+    Args:
+        selection: the fraction of views in it; 1.0 uses all, the paper's formula read literally.
+        include_plain: whether the plain view may be among them; the paper's N counts augmented views.
+        temperature: the temperature of each view; 1 by default.
+    """
+
+    selection: float = 0.1
+    include_plain: bool = True
     temperature: ConfidenceTemperature | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 < self.selection <= 1:
+            raise InvalidOptionError(
+                f"selection is {self.selection}.", hint="It is a fraction of the views, above 0 and at most 1."
+            )
+
     def temperatures(self, logits: Tensor) -> Tensor:
-        """What each view's logits [B, V, C] are divided by: [B, V]."""
-        if self.temperature is None:
-            return torch.ones_like(logits[..., 0])
-        return self.temperature(logits)
+        """Return what each view's logits [B, V, C] are divided by: [B, V]."""
+        return torch.ones_like(logits[..., 0]) if self.temperature is None else self.temperature(logits)
 
     def views(self, out: Outputs) -> Tensor:
-        """The views [B, K] that enter the target: by entropy under the init, unless a ranking was given.
+        """Return the views [B, K] in the target: by entropy under the init, unless ``out`` has a ranking.
 
-        They are chosen under the init, so they stay over all steps.
+        They are chosen under the init, so they are the same in all steps.
         """
-        scores = view_entropy(out.reference_logits) if out.ranking is None else out.ranking
-        if self.include_plain:
-            return _lowest(scores, self.selection)
-        if scores.shape[1] < 2:
+        return self.lowest(view_entropy(out.reference_logits) if out.ranking is None else out.ranking)
+
+    def lowest(self, scores: Tensor) -> Tensor:
+        """Return the views [B, K] with the lowest scores [B, V], lowest first."""
+        first = 0 if self.include_plain else 1
+        count = scores.shape[1] - first
+        if count < 1:
             raise InvalidOptionError(
                 "There is the plain view alone, and include_plain is False.", hint="Use 2 views or more."
             )
-        return _lowest(scores[:, 1:], self.selection) + 1
+        # Ties go to the earlier view. Copies of one view tie in exact arithmetic and may differ in the last bits;
+        # whichever of them is selected, p_aug is the same, so no answer depends on it.
+        order = torch.argsort(scores[:, first:], dim=1, stable=True)
+        return order[:, : max(1, int(count * self.selection))] + first
 
     def log_probs(self, out: Outputs) -> Tensor:
-        """Logarithm of p_aug [B, C]."""
+        """Return the logarithm of p_aug [B, C]."""
         index = self.views(out)  # [B, K]
         logits = out.logits.gather(1, index[..., None].expand(-1, -1, out.logits.shape[-1]))  # [B, K, C]
         if self.temperature is not None:

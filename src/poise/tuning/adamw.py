@@ -1,7 +1,7 @@
 """AdamW on a batch of prompts (Loshchilov and Hutter, 2019).
 
-Every operation is element by element, so B prompts stepped in one batch equal B prompts stepped apart. torch's own
-optimiser gives the same numbers, but it owns its parameters; here state is a value that begins at zero for each image.
+Every operation is element by element, so B prompts stepped in one batch equal B prompts stepped apart. torch's
+optimiser gives the same numbers, but it owns its parameters; here the state is a value, zero at first for each image.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 class Parameters(Protocol):
-    """Named tensors [B, ...] that are stepped together: a `Prompt`, or MaPLe's coupled prompts."""
+    """Named tensors [B, ...] that are stepped together: a `Prompt`, or MaPLe's `Coupled`."""
 
     def parts(self) -> dict[str, Tensor]:
-        """The tensors by name; the class takes them back as keyword arguments."""
+        """Return the tensors by name; the class accepts them as keyword arguments."""
 
 
 P = TypeVar("P", bound=Parameters)
@@ -36,11 +36,11 @@ class AdamW:
     square: dict[str, Tensor] | None = None
 
     def step(self, prompt: P, gradient: P) -> tuple[P, AdamW]:
-        """One step of each image's prompt [B, ...] along its gradient [B, ...]; a shared prompt [1, ...] fans out."""
+        """Take one step of prompts [B, ...], or of a shared prompt [1, ...], along their gradients [B, ...]."""
         count, means, squares, stepped = self.count + 1, {}, {}, {}
         for name, grad in gradient.parts().items():
-            means[name] = _decayed(self.mean, name, grad, self.betas[0], grad)
-            squares[name] = _decayed(self.square, name, grad, self.betas[1], grad * grad)
+            means[name] = _decayed(self.mean, name, self.betas[0], grad)
+            squares[name] = _decayed(self.square, name, self.betas[1], grad * grad)
             stepped[name] = self._moved(prompt.parts()[name], means[name], squares[name], count)
         return type(prompt)(**stepped), replace(self, count=count, mean=means, square=squares)
 
@@ -50,6 +50,6 @@ class AdamW:
         return value * (1 - self.lr * self.weight_decay) - self.lr / first * (mean / scale)
 
 
-def _decayed(state: dict[str, Tensor] | None, name: str, grad: Tensor, beta: float, value: Tensor) -> Tensor:
-    before = torch.zeros_like(grad) if state is None else state[name]
+def _decayed(state: dict[str, Tensor] | None, name: str, beta: float, value: Tensor) -> Tensor:
+    before = torch.zeros_like(value) if state is None else state[name]
     return beta * before + (1 - beta) * value

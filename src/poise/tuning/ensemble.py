@@ -1,4 +1,4 @@
-"""An ensemble of templates, each tuned on its own."""
+"""An ensemble of templates, each tuned separately."""
 
 from __future__ import annotations
 
@@ -17,39 +17,28 @@ TEMPLATES = ("a photo of a {}.", "a photo of the {}.", "a picture of a {}.", "a 
 
 
 class Ensemble:
-    """Several tuners over the same labels: logits are averaged. Facts that don't average are the first one's."""
+    """Several tuners over the same labels: logits are averaged. Values that can't be averaged are the first tuner's."""
 
     ordered = False
 
     def __init__(self, members: Sequence[AnyTuner]) -> None:
         if not members or any(member.ordered or member.reads != members[0].reads for member in members):
-            raise InvalidOptionError("These tuners make no ensemble.", hint="Give episodic tuners that read the same.")
+            raise InvalidOptionError("These tuners can't be averaged.", hint="Give episodic tuners that read the same.")
         self.members = tuple(members)
         self.reads = members[0].reads
         self.texts = members[0].texts
 
     def predict(self, inputs: Tensor) -> dict[str, Adapted]:
-        """Each method's answers."""
+        """Return each method's answers."""
         answers = [member.predict(inputs) for member in self.members]
-        return {name: _averaged([each[name] for each in answers]) for name in answers[0]}
+        return {name: _averaged([answer[name] for answer in answers]) for name in answers[0]}
 
 
 def _averaged(parts: Sequence[Adapted]) -> Adapted:
-    def mean(name: str) -> Tensor:
-        return torch.stack([getattr(part, name) for part in parts]).mean(0)
-
-    logits = mean("logits")
+    names = ("logits", "target_probs", "confidences", "temperatures", "losses", "text_features")
+    means = {name: torch.stack([getattr(part, name) for part in parts]).mean(0) for name in names}
     # Log-probabilities are logits minus a number per image, which softmax ignores.
     init_probs = torch.stack([part.init_probs.log() for part in parts]).mean(0).softmax(-1)
-    return replace(
-        parts[0],
-        logits=logits,
-        probs=logits.softmax(-1),
-        init_probs=init_probs,
-        target_probs=mean("target_probs"),
-        confidences=mean("confidences"),
-        temperatures=mean("temperatures"),
-        losses=mean("losses"),
-        fallback=torch.stack([part.fallback for part in parts]).any(0),
-        text_features=mean("text_features"),
-    )
+    fallback = torch.stack([part.fallback for part in parts]).any(0)
+    means |= {"probs": means["logits"].softmax(-1), "init_probs": init_probs, "fallback": fallback}
+    return replace(parts[0], prompt=parts[0].prompt, **means)

@@ -25,35 +25,25 @@ from poise.types import ClassTokens, DualEncoder
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkOptions:
-    """What every framework takes."""
+    """The options of every framework."""
 
-    temperature: float = 1.0  # that answers' logits are divided by
+    temperature: float = 1.0  # the answers' logits are divided by it
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodicOptions(FrameworkOptions):
-    """Of "tpt"."""
+    """The options of "tpt"."""
 
     statistics: str = ""  # file of token statistics: MaPLe is then tuned with PromptAlign's term
-    feature_norm: float = 1.0  # of the features that CoCoOp's network reads
+    feature_norm: float = 1.0  # norm of the features that CoCoOp's network reads
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynaPromptOptions(FrameworkOptions):
-    """Of "dynaprompt"."""
+    """The options of "dynaprompt"."""
 
-    size: int = 10  # prompts that the memory holds
+    size: int = 10  # number of prompts in the memory
     variant: str = "described"  # or "as-published"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What a tuner is made of."""
-
-    encoder: DualEncoder
-    methods: Sequence[Method]
-    init: Init
-    on_long_label: str = "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,60 +52,63 @@ class Framework:
 
     name: str
     description: str
-    build: Callable[[Setup, Any], AnyTuner]  # the second is an object of ``options``
-    inits: tuple[str, ...]  # kinds that it can start from
+    build: Callable[[DualEncoder, Sequence[Method], Init, Any, str], AnyTuner]  # the last: options and on_long_label
+    inits: tuple[str, ...]  # the kinds that it can start from
     options: type[FrameworkOptions] = FrameworkOptions
     ordered: bool = False
 
-    def parse(self, given: Mapping[str, Any]) -> FrameworkOptions:
-        """The options with these names, or an error that names the nearest."""
+    def parse(self, values: Mapping[str, Any]) -> FrameworkOptions:
+        """Return the options with these names, or raise an error that names the nearest."""
         known = [option.name for option in fields(self.options)]
-        for name in given:
+        for name in values:
             if name not in known:
                 raise UnknownNameError.of(f"option of the framework '{self.name}'", name, known)
-        return self.options(**given)
+        return self.options(**values)
 
 
-def _episodic(setup: Setup, options: EpisodicOptions) -> AnyTuner:
-    encoder, methods, classes, init = setup.encoder, setup.methods, setup.init.classes, setup.init.parameters
-    if options.statistics and not isinstance(init, Coupled):
+def _episodic(
+    encoder: DualEncoder, methods: Sequence[Method], init: Init, options: EpisodicOptions, _: str
+) -> AnyTuner:
+    classes, parameters = init.classes, init.parameters
+    if options.statistics and not isinstance(parameters, Coupled):
         raise InvalidOptionError(
-            f"statistics={options.statistics!r} was given, and the init is '{setup.init.kind}'.",
+            f"statistics={options.statistics!r} was given, and the init is '{init.kind}'.",
             hint="PromptAlign tunes MaPLe's prompts: give a MaPLe prompt as init.",
         )
-    if options.feature_norm != 1.0 and not isinstance(init, Conditional):
+    if options.feature_norm != 1.0 and not isinstance(parameters, Conditional):
         raise InvalidOptionError(
-            f"feature_norm={options.feature_norm} was given, and the init is '{setup.init.kind}'.",
+            f"feature_norm={options.feature_norm} was given, and the init is '{init.kind}'.",
             hint="Only CoCoOp's network reads features: give a CoCoOp prompt as init.",
         )
-    if isinstance(init, Coupled):
-        return DeepTuner(encoder, classes, [_aligned(method, options.statistics) for method in methods], init)
-    if isinstance(init, Conditional):
-        return ConditionalTuner(encoder, classes, methods, replace(init, feature_norm=options.feature_norm))
-    return Tuner(encoder, classes, methods, init)
+    if isinstance(parameters, Coupled):
+        return DeepTuner(encoder, classes, [_aligned(method, options.statistics) for method in methods], parameters)
+    if isinstance(parameters, Conditional):
+        return ConditionalTuner(encoder, classes, methods, replace(parameters, feature_norm=options.feature_norm))
+    return Tuner(encoder, classes, methods, parameters)
 
 
 def _aligned(method: Method, statistics: str) -> Method:
-    """The method with PromptAlign's term; the record of a run tells it by the framework's option."""
+    """The method with PromptAlign's term; in the record of a run, only the framework's option shows it."""
     if not statistics or not method.tunes:
         return method
     return replace(method, terms=(*method.terms, Term("alignment", WEIGHT, options={"statistics": statistics})))
 
 
-def _online(setup: Setup, options: DynaPromptOptions) -> AnyTuner:
-    init = setup.init.parameters
-    assert not isinstance(init, Coupled | Conditional)
-    return StreamTuner(
-        setup.encoder, setup.init.classes, setup.methods, init, size=options.size, variant=options.variant
-    )
+def _online(
+    encoder: DualEncoder, methods: Sequence[Method], init: Init, options: DynaPromptOptions, _: str
+) -> AnyTuner:
+    assert not isinstance(init.parameters, Coupled | Conditional)
+    return StreamTuner(encoder, init.classes, methods, init.parameters, size=options.size, variant=options.variant)
 
 
-def _ensemble(setup: Setup, options: FrameworkOptions) -> AnyTuner:
-    encoder, labels = setup.encoder, setup.init.classes.labels
-    placed = [
-        tokenise(encoder, labels, template, on_long_label=setup.on_long_label, repeats=True) for template in TEMPLATES
-    ]
-    return Ensemble([Tuner(encoder, classes, setup.methods) for classes in placed])
+def _ensemble(
+    encoder: DualEncoder, methods: Sequence[Method], init: Init, options: FrameworkOptions, on_long_label: str
+) -> AnyTuner:
+    labels = init.classes.labels
+    return Ensemble([
+        Tuner(encoder, tokenise(encoder, labels, template, on_long_label=on_long_label, repeats=True), methods)
+        for template in TEMPLATES
+    ])  # fmt: skip
 
 
 frameworks: Registry[Framework] = Registry("framework")
@@ -140,26 +133,25 @@ def make_tuner(
     options: Mapping[str, Any] | None = None,
     on_long_label: str = "error",
 ) -> AnyTuner:
-    """A tuner over the labels of ``classes``.
+    """Return a tuner over the labels of ``classes``.
 
     Args:
         encoder: the model.
-        classes: the labels under the template that is the init where ``init`` doesn't bring its own.
-        methods: what to tune by.
+        classes: the labels under a template, which is also the init unless ``init`` brings another template.
+        methods: the methods to tune by.
         framework: one of `frameworks`: "tpt" (each image for itself), "dynaprompt" (an online memory along a stream),
             or "ensemble" (four templates, tuned apart, logits averaged).
         init: "template" (its words), "fpp" (fitted here, without data), or the file of a fitted prompt, optionally
             with its kind in front ("coop:prompt.safetensors").
-        options: the framework's own, by name, such as ``{"size": 5}`` for "dynaprompt".
-        on_long_label: what to do with labels that are too long under the init's own template, as in `tokenise`.
+        options: the framework's options by name, such as ``{"size": 5}`` for "dynaprompt".
+        on_long_label: what to do with labels that are too long under the init's template, as in `tokenise`.
     """
     row = frameworks.get(framework)
     parsed = row.parse(options or {})
-    found = read_init(init, encoder, classes, on_long_label=on_long_label)
-    if found.kind not in row.inits:
+    start = read_init(init, encoder, classes, on_long_label=on_long_label)
+    if start.kind not in row.inits:
         raise InvalidOptionError(
-            f"'{framework}' can't start from '{found.kind}'.", hint=f"It starts from: {', '.join(row.inits)}."
+            f"'{framework}' can't start from '{start.kind}'.", hint=f"It starts from: {', '.join(row.inits)}."
         )
-    setup = Setup(encoder=encoder, methods=methods, init=found, on_long_label=on_long_label)
-    tuner = row.build(setup, parsed)
+    tuner = row.build(encoder, methods, start, parsed, on_long_label)
     return tuner if parsed.temperature == 1.0 else Tempered(tuner, parsed.temperature)

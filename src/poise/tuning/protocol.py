@@ -1,4 +1,4 @@
-"""What the rest of poise asks of a tuner, whatever its framework."""
+"""The interface of a tuner, whatever its framework."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from poise.types import Adapted
 
 
 class AnyTuner(Protocol):
-    """Images in, each method's answers out."""
+    """A tuner of several methods over one label set."""
 
     @property
     def reads(self) -> str:
-        """What `predict` takes: "features" [B, V, D], or "views" [B, V, 3, S, S]."""
+        """The input of `predict`: "features" [B, V, D], or "views" [B, V, 3, S, S]."""
 
     @property
     def ordered(self) -> bool:
@@ -26,4 +26,4 @@ class AnyTuner(Protocol):
         """The class texts, for reports about their features."""
 
     def predict(self, inputs: Tensor, /) -> dict[str, Adapted]:
-        """Each method's answers."""
+        """Return each method's answers."""

@@ -1,4 +1,4 @@
-"""Several methods along one stream, each with a memory of its own; saved and restored exactly in the middle of it."""
+"""Several methods along one stream, each with its memory, which can be saved and restored exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,17 @@ _FORMAT = "poise-memory/2"
 
 
 class StreamTuner:
-    """`DynaPrompt` for each method; image features come in once, and methods share passes through the text tower."""
+    """`DynaPrompt` for each method; image features come in once, and methods share passes through the text tower.
+
+    Args:
+        encoder: the model.
+        classes: the labels under a template.
+        methods: the methods to tune by.
+        init: the context [1, M, E] to start from; the template's words by default.
+        size: the number of prompts in each memory.
+        variant: "described" or "as-published".
+        memory: makes a memory from the init [M, E] and the size.
+    """
 
     reads = "features"
     ordered = True
@@ -46,11 +56,11 @@ class StreamTuner:
         self.streams = {method.name: DynaPrompt(self.texts, method, size, variant, memory=memory) for method in methods}
 
     def predict(self, image_features: Tensor) -> dict[str, Adapted]:
-        """The next images' features [B, V, D], in order -> each method's answers."""
+        """Return each method's answers for the next images' features [B, V, D], in order."""
         for stream in self.streams.values():
             stream.picked = []
         features = image_features.to(self.texts.encoder.device)
-        rows = [answer_next(list(self.streams.values()), each[None]) for each in features]
+        rows = [answer_next(list(self.streams.values()), image[None]) for image in features]
         return {name: stacked(column) for name, column in zip(self.streams, zip(*rows, strict=True), strict=True)}
 
     def save(self, folder: str | Path) -> None:
@@ -59,7 +69,7 @@ class StreamTuner:
             save_memory(stream, Path(folder) / f"{name}.safetensors")
 
     def restore(self, folder: str | Path) -> None:
-        """Go on from what `save` wrote, bit by bit as if there had been no break."""
+        """Restore what `save` wrote; answers are then bitwise those of an uninterrupted stream."""
         for name, stream in self.streams.items():
             restore_memory(stream, Path(folder) / f"{name}.safetensors")
 
@@ -76,14 +86,14 @@ def save_memory(stream: DynaPrompt, path: str | Path) -> None:
 
 
 def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
-    """Put a stream back to where `save_memory` left it."""
+    """Restore the memory that `save_memory` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except (FileNotFoundError, SafetensorError, OSError) as problem:
         raise InvalidCheckpointError(
-            f"'{path}' can't be read: {problem}.", hint="Start the stream from its beginning."
+            f"'{path}' can't be read: {problem}.", hint="Start the stream from its first image."
         ) from None
     if metadata.get("format") != _FORMAT:
         raise InvalidCheckpointError(
@@ -99,7 +109,7 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
     device = stream.texts.encoder.device
     if not torch.equal(tensors["init"].to(device), stream.memory.init):
         raise InvalidCheckpointError(
-            f"'{path}' began from another prompt.", hint="Give the same init, dtype and template."
+            f"'{path}' was saved with another init.", hint="Give the same init, dtype and template."
         )
     stream.memory.reset(tensors["values"].to(device), facts["order"], facts["uses"])
     texts = tensors.get("texts", torch.empty(0)).to(device)

@@ -61,12 +61,17 @@ class ViewPlan:
 
 
 def plan_views(
-    size: tuple[int, int], *, views: int = 64, seed: int = 0, key: str = "", augmix: bool = False
+    size: tuple[int, int], *, views: int = 64, seed: int = 0, key: str = "", augmix: bool = False, first: int = 1
 ) -> ViewPlan:
-    """Draw the crops, flips and AugMix parameters of an image of the given (width, height).
+    """Draw the crops, flips and AugMix parameters of an image.
 
-    The parameters of view v depend only on ``seed``, ``key`` (``LoadedImage.key``) and v, not on ``views``, ``augmix``
-    or other images.
+    Args:
+        size: width and height of the image.
+        views: the number of views, including the plain view.
+        seed: with ``key`` and the number of a view, it determines the parameters of that view.
+        key: identifies the image (``LoadedImage.key``).
+        augmix: draw AugMix parameters as well; the crops are the same without.
+        first: number of the first crop.
 
     Raises:
         InvalidOptionError: ``views`` is below 1, or a side of the image is.
@@ -78,7 +83,7 @@ def plan_views(
         raise InvalidOptionError(
             f"An image of {width} x {height} pixels was given.", hint="Both sides must be at least 1."
         )
-    uniform = _uniform(seed, key, views - 1)
+    uniform = _uniform(seed, key, first - 1 + views - 1)[first - 1 :]
     boxes = _crop_boxes(uniform[:, _SHAPES], uniform[:, _POSITION], width, height)
     flips = uniform[:, _FLIP] < 0.5
     return ViewPlan((width, height), boxes, flips, _plan_augmix(uniform) if augmix else None)

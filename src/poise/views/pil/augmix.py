@@ -37,12 +37,10 @@ def apply_operation(image: Image.Image, name: str, level: float, sign: float = 1
         return ImageOps.solarize(image, int(solarize_threshold(strength)))
     if name == "rotate":
         return image.rotate(sign * int(rotate_degrees(strength)), resample=Image.Resampling.BILINEAR)
-    if name == "translate_x":
+    if name in ("translate_x", "translate_y"):
         shift = int(sign * translate_pixels(strength, image.width))
-        return image.crop((shift, 0, shift + image.width, image.height))  # black outside the image, as in a warp
-    if name == "translate_y":
-        shift = int(sign * translate_pixels(strength, image.width))
-        return image.crop((0, shift, image.width, shift + image.height))
+        x, y = (shift, 0) if name == "translate_x" else (0, shift)
+        return image.crop((x, y, x + image.width, y + image.height))  # black outside the image, as in a warp
     code = np.array([OPERATIONS.index(name)])
     matrix = affine_matrices(code, np.array([level]), np.array([sign]), image.width)[0]
     return image.transform(image.size, Image.Transform.AFFINE, matrix.tolist(), resample=Image.Resampling.BILINEAR)

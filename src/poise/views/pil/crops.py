@@ -9,7 +9,7 @@ from torch import Tensor
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
 from poise.views.pil.augmix import augmix_view
-from poise.views.pil.plain import FILTERS, check_crop_interpolation, plain_view
+from poise.views.pil.plain import FILTERS, plain_view
 from poise.views.pixels import normalise, to_tensor
 from poise.views.plan import ViewPlan
 
@@ -28,11 +28,10 @@ def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
         InvalidOptionError: The plan was drawn for an image of another size.
     """
     check_plan(image.size, plan)
-    interpolation = check_crop_interpolation(spec.crop_interpolation)
     views = torch.empty(plan.views, 3, spec.size, spec.size)
     views[0] = normalise(to_tensor(plain_view(image, spec)), spec)
     for row in range(plan.views - 1):
-        crop = crop_view(image, plan, row, spec.size, interpolation)
+        crop = crop_view(image, plan, row, spec.size, spec.crop_interpolation)
         if plan.augmix is None:
             views[row + 1] = normalise(to_tensor(crop), spec)
         else:

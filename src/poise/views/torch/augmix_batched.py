@@ -65,11 +65,9 @@ def warp(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.n
 
 
 def look_up(images: Tensor, operations: np.ndarray, levels: np.ndarray, signs: np.ndarray) -> Tensor:
-    """The operations that change each level by a table: autocontrast, equalize, posterize, solarize."""
+    """Apply the operations that map grey levels by a table: autocontrast, equalize, posterize, solarize."""
     tables = _tables(images, operations, levels)  # [N, 3, 256] uint8
-    number = len(images)
-    offsets = torch.arange(number * 3, device=images.device, dtype=torch.int32).mul_(256).view(number, 3, 1, 1)
-    return tables.view(-1).index_select(0, (images + offsets).reshape(-1)).view_as(images)
+    return tables.view(-1).index_select(0, _table_positions(images)).view_as(images)
 
 
 def _tables(images: Tensor, operations: np.ndarray, levels: np.ndarray) -> Tensor:
@@ -107,7 +105,7 @@ def _autocontrast_tables(images: Tensor, values: Tensor) -> Tensor:
 
 def _equalize_tables(images: Tensor, values: Tensor) -> Tensor:
     """Map values by the cumulative histogram in 255 steps; as in PIL, the step ignores the brightest level."""
-    counts = _histograms(images)  # [N, 3, 256] int64
+    counts = torch.bincount(_table_positions(images), minlength=len(images) * 3 * 256).view(-1, 3, 256)
     pixels = counts.sum(-1, keepdim=True)
     brightest = (counts > 0).long().mul(values).amax(-1, keepdim=True)
     step = (pixels - counts.gather(-1, brightest)) // 255
@@ -116,7 +114,7 @@ def _equalize_tables(images: Tensor, values: Tensor) -> Tensor:
     return torch.where(step > 0, spread, values)
 
 
-def _histograms(images: Tensor) -> Tensor:
-    number = len(images)
-    offsets = torch.arange(number * 3, device=images.device, dtype=torch.int32).mul_(256).view(number, 3, 1, 1)
-    return torch.bincount((images + offsets).reshape(-1), minlength=number * 3 * 256).view(number, 3, 256)
+def _table_positions(images: Tensor) -> Tensor:
+    """Return the position of each pixel's level in tables [N, 3, 256], flattened."""
+    planes = torch.arange(len(images) * 3, device=images.device, dtype=torch.int32)
+    return (images + planes.mul_(256).view(-1, 3, 1, 1)).reshape(-1)

@@ -18,7 +18,7 @@ from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
 from poise.views.pil.augmix import augmix_pixels
 from poise.views.pil.crops import check_plan
-from poise.views.pil.plain import check_crop_interpolation, check_interpolation, plain_geometry, plain_view
+from poise.views.pil.plain import plain_geometry, plain_view
 from poise.views.pixels import normalise, to_image, to_tensor
 from poise.views.plan import ViewPlan
 from poise.views.torch.augmix_batched import augmix
@@ -42,7 +42,6 @@ def make_views_batched(
         InvalidOptionError: Images and plans do not match, or plans differ in V or in the use of AugMix.
     """
     _check(images, plans)
-    check_crop_interpolation(spec.crop_interpolation)
     target = torch.device(device)
     out = torch.empty(len(images), plans[0].views if plans else 1, 3, spec.size, spec.size, device=target, dtype=dtype)
     # Only CPU and CUDA support float64 weights and 8-bit gathers; for other devices the views are made on the CPU.
@@ -102,9 +101,8 @@ def _pixels_cpu(source: Tensor, spec: ImageSpec, plan: ViewPlan) -> Tensor:
 
 
 def plain_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
-    """Which pixels the plain view is made of, across and down."""
-    name = check_interpolation(spec.interpolation)
-    to = plain_geometry(plan.size, spec)
+    """Return the weighted source pixels of the plain view, across and down."""
+    name, to = spec.interpolation, plain_geometry(plan.size, spec)
     steps = torch.arange(spec.size, device=device, dtype=torch.float64)
     taps = []
     for source, target, offset in ((plan.size[0], to.width, to.left), (plan.size[1], to.height, to.top)):
@@ -117,7 +115,7 @@ def plain_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[T
 
 
 def crop_taps(spec: ImageSpec, plan: ViewPlan, device: torch.device) -> tuple[Taps, Taps]:
-    """Which pixels the crops are made of, across and down; a flipped crop is read from the right."""
+    """Return the weighted source pixels of the crops, across and down."""
     side, name = spec.size, spec.crop_interpolation
     numbers = np.concatenate([plan.boxes, plan.flips[:, None]], axis=1)  # one copy to the device, not five
     left, top, width, height, flip = torch.from_numpy(numbers).to(device).T
