@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from poise.evaluate.run import run
 from poise.evaluate.storage import header
 from poise.evaluate.storage.run_folder import status
 from poise.images import read_image
-from poise.inference.limits import Limits
+from poise.inference.predictor import Predictor
 from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.report.formats import render
@@ -322,7 +323,7 @@ def test_images_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, 
     broken.write_bytes(b"no picture")
     try:
         here = run(*configure(pictures, tmp_path / "here", seeds="1"))
-        monkeypatch.setattr(worker, "Limits", lambda **limits: Limits(**limits, processes=True))
+        monkeypatch.setattr(worker, "Predictor", partial(Predictor, processes=True))
         apart = run(*configure(pictures, tmp_path / "apart", seeds="1"))
     finally:
         broken.unlink()
