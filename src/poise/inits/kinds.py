@@ -80,7 +80,7 @@ def check_template(init: str, template: str | None) -> None:
     if file is not None and template:
         raise InvalidOptionError(
             f"The template {template!r} was given beside the fitted prompt '{file}'.",
-            hint="A fitted prompt has its own template: omit yours, or use init='template'.",
+            hint="A fitted prompt brings its own template: leave yours out, or use init='template'.",
         )
 
 
