@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluate.attempt import contents, make_pictures
+from evaluate.attempt import contents, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
@@ -149,7 +149,7 @@ def test_the_message_of_ray_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_pictures(tmp_path_factory.mktemp("data") / "images")
+    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 def config(images: Path) -> RunConfig:
@@ -211,7 +211,7 @@ def test_the_local_engine_refuses_an_address(images: Path) -> None:
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Nine images, of which one is text and one is missing: three batches, split as in a local run."""
-    folder = make_pictures(tmp_path_factory.mktemp("album"), classes=1, each=7)
+    folder = make_images(tmp_path_factory.mktemp("album"), classes=1, each=7)
     (folder / "class0" / "3bad.png").write_text("no image")
     return [str(folder), str(folder / "missing.png")]
 
@@ -269,7 +269,7 @@ class LosingPool:
 
 
 def test_finished_results_are_printed_before_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_pictures(tmp_path, classes=1, each=8) / "class0"
+    folder = make_images(tmp_path, classes=1, each=8) / "class0"
     monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
     done = on_ray(str(folder), "--batch-size", "2")
     assert isinstance(done.exception, PoiseError)
@@ -279,7 +279,7 @@ def test_finished_results_are_printed_before_the_error(tmp_path: Path, monkeypat
 
 
 def test_large_and_missing_files_are_read_before_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = make_pictures(tmp_path, classes=1, each=1) / "class0" / "0.png"
+    image = make_images(tmp_path, classes=1, each=1) / "class0" / "0.png"
     sent = cluster_classifier._send(image)
     assert isinstance(sent, NamedBytes)
     monkeypatch.setattr(cluster_classifier, "_LARGEST_SENT", 10)

@@ -60,7 +60,7 @@ def test_assignments_reach_tables_and_keep_types():
     assert "options" not in SMALL
 
 
-def test_a_dot_goes_into_any_table():
+def test_a_dot_sets_a_key_of_any_table():
     config, _ = build(override(SMALL, ["framework=dynaprompt", "framework_options.size=5", "options.a.b.lr=0.1"]))
     assert config.framework_options == {"size": 5}
     assert config.options == {"a.b": {"lr": 0.1}}

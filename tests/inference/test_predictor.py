@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from evaluate.attempt import make_pictures
+from evaluate.attempt import make_images
 from PIL import Image
 
 import poise
@@ -50,7 +50,7 @@ def tuner(encoder):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    root = make_pictures(tmp_path_factory.mktemp("images"), classes=1, each=9)
+    root = make_images(tmp_path_factory.mktemp("images"), classes=1, each=9)
     return sorted(root.rglob("*.png"))
 
 
@@ -286,7 +286,7 @@ def one_commit(monkeypatch) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_classify_and_bench_give_the_same_probabilities_bit_by_bit(tmp_path, one_commit, batch_size) -> None:
-    root = make_pictures(tmp_path / "images", classes=3, each=2)
+    root = make_images(tmp_path / "images", classes=3, each=2)
     names = ["zero-shot", "c-tpt", METHOD]
     run(*build({"datasets": f"folder:{root}", "model": "tiny", "methods": names, "seeds": "5", "views": 6,
                 "batch_size": batch_size, "device": "cpu", "out": str(tmp_path), "name": "run"}))  # fmt: skip

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from evaluate.attempt import make_pictures
+from evaluate.attempt import make_images
 
 from poise.data.items import Item
 from poise.errors import PoiseError, ReaderProcessError, UnreadableImageError
@@ -30,7 +30,7 @@ def readers():
 
 @pytest.fixture(scope="module")
 def items(tmp_path_factory):
-    root = make_pictures(tmp_path_factory.mktemp("images"))
+    root = make_images(tmp_path_factory.mktemp("images"))
     (root / "broken.png").write_bytes(b"no image")
     return [Item(file.name, 0, str(file)) for file in sorted(root.rglob("*.png"))]
 

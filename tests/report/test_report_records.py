@@ -93,7 +93,7 @@ def test_top_k_records_give_what_they_can(tmp_path: Path) -> None:
     assert "nll" not in metrics.available(sample)
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="no folder"):
         load(tmp_path / "nowhere")
     with pytest.raises(InvalidDatasetError, match=r"run\.json"):

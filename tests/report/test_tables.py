@@ -119,7 +119,7 @@ def test_formats(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["terminal", "md", "html", "latex"])
-def test_names_can_not_leave_their_cell(tmp_path: Path, format: str) -> None:
+def test_hostile_names_are_escaped_in_tables(tmp_path: Path, format: str) -> None:
     made.write_run(tmp_path, datasets=("[/red]\x1b[31m<b>|&",), methods=("tpt",))
     text = table_text(tmp_path, format=format, resamples=5, colour=True)
     assert "\x1b[31m" not in text
@@ -154,7 +154,7 @@ def test_shift_table_averages_the_shifts_only(tmp_path: Path) -> None:
         assert line.cells[4].text == line.cells[3].text
 
 
-def test_frameworks_and_inits_have_their_own_tables(tmp_path: Path) -> None:
+def test_frameworks_and_inits_have_separate_tables(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="plain", methods=("tpt",))
     made.write_run(tmp_path, run="dyna", methods=("tpt",), config={"framework": "dynaprompt"})
     made.write_run(tmp_path, run="coop", methods=("tpt",), config={"init": "x.safetensors"}, init_kind="coop")
