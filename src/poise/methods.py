@@ -11,7 +11,7 @@ from typing import Any
 
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.objectives import ConfidenceTemperature, Sum, Target, objectives
-from poise.registry import Registry
+from poise.registry import Registry, check_options
 from poise.types import Objective
 
 
@@ -155,14 +155,16 @@ for _method in (
         description="the template as it is; nothing is tuned", colour="#000000", dash=":", order=0,
     )),
     Method(name="tpt", terms=(Term("entropy"),), about=About(
-        description="entropy of the confident views' mean", citation="Shu et al., 2022", colour="#D55E00", order=1,
+        description="minimises the entropy of the confident views' mean prediction",
+        citation="Shu et al., 2022", colour="#D55E00", order=1,
     )),
     Method(name="c-tpt", terms=(Term("entropy"), Term("dispersion", 50.0, 20.0)), about=About(
-        description="tpt, and class texts kept apart", citation="Yoon et al., 2024", colour="#E69F00", dash="--",
+        description="tpt with a term that keeps the class texts apart",
+        citation="Yoon et al., 2024", colour="#E69F00", dash="--",
         order=2,
     )),
     Method(name="o-tpt", terms=(Term("entropy"), Term("orthogonality", 18.0, 2.0)), about=About(
-        description="tpt, and class texts pushed to right angles", citation="Sharifdeen et al., 2025",
+        description="tpt with a term that makes the class texts orthogonal", citation="Sharifdeen et al., 2025",
         colour="#CC79A7", dash="-.", order=3,
     )),
     Method(name="tpt+cats", terms=(Term("entropy"),), cats=True, about=About(
@@ -212,7 +214,17 @@ def get(name: str, /, **options: Any) -> Method:
             )
         if option not in known:
             raise UnknownNameError.of(f"option of the method '{name}'", option, known)
-    terms = [replace(term, options={**term.options, **options.pop(term.objective, {})}) for term in method.terms]
+    terms = []
+    for term in method.terms:
+        parameters = options.pop(term.objective, {})
+        if not isinstance(parameters, Mapping):
+            raise InvalidOptionError(
+                f"The option '{term.objective}' of '{name}' is {parameters!r}.",
+                hint=f"Name a parameter of the objective: {term.objective}.PARAMETER.",
+            )
+        terms.append(replace(term, options={**term.options, **parameters}))
     if "weight" in options:  # on shifted data too
+        check_options(Term, {"weight": options["weight"]}, f"'{name}'")
         terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
+    check_options(Method, options, f"'{name}'")
     return replace(method, terms=tuple(terms), **options)

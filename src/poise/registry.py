@@ -1,9 +1,9 @@
-"""A registry of named objects."""
+"""A registry of named objects, and the check of options that rows take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from poise.errors import InvalidOptionError, UnknownNameError
 
@@ -55,3 +55,21 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
+
+
+def check_options(kind: type, values: Mapping[str, Any], owner: str) -> None:
+    """Reject values that are not of the type of the dataclass's field with that name.
+
+    Args:
+        kind: a dataclass.
+        values: options by field name; the names are checked elsewhere.
+        owner: whose options they are, for the message.
+    """
+    types = get_type_hints(kind)
+    for name, value in values.items():
+        wanted = types[name]
+        accepted = (int, float) if wanted is float else wanted
+        if not isinstance(value, accepted) or (wanted is not bool and isinstance(value, bool)):
+            raise InvalidOptionError(
+                f"The option '{name}' of {owner} is {value!r}.", hint=f"Give a value of type {wanted.__name__}."
+            )

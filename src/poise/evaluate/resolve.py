@@ -8,7 +8,7 @@ from pathlib import Path
 import poise.data
 from poise import backbones, methods
 from poise.data import ImageSet
-from poise.errors import ModelNotFoundError
+from poise.errors import InvalidOptionError, ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inference.limits import default_batch_size
 from poise.inits.kinds import check_template, init_file, inits
@@ -52,7 +52,12 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
 
 def check_init(config: RunConfig) -> None:
     """Reject an init or an option of the framework that does not exist, before any data is read."""
-    frameworks.get(config.framework).parse(config.framework_options)
+    framework = frameworks.get(config.framework)
+    framework.parse(config.framework_options)
+    if framework.own_templates and config.template:
+        raise InvalidOptionError(
+            f"The framework '{config.framework}' has its own templates.", hint="Leave out the template."
+        )
     check_template(config.init, config.template)
     file = init_file(config.init)
     if file is not None and not Path(file).is_file():

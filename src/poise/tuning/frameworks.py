@@ -13,7 +13,7 @@ from poise.methods import Method, Term
 from poise.objectives.alignment import WEIGHT
 from poise.prompts import tokenise
 from poise.prompts.conditional import Conditional
-from poise.registry import Registry
+from poise.registry import Registry, check_options
 from poise.tuning.deep import DeepTuner
 from poise.tuning.ensemble import TEMPLATES, Ensemble
 from poise.tuning.episodic import ConditionalTuner, Tuner
@@ -56,6 +56,7 @@ class Framework:
     inits: tuple[str, ...]  # the kinds that it can start from
     options: type[FrameworkOptions] = FrameworkOptions
     ordered: bool = False
+    own_templates: bool = False  # so that no other can be given
 
     def parse(self, values: Mapping[str, Any]) -> FrameworkOptions:
         """Return the options with these names, or raise an error that names the nearest."""
@@ -63,6 +64,7 @@ class Framework:
         for name in values:
             if name not in known:
                 raise UnknownNameError.of(f"option of the framework '{self.name}'", name, known)
+        check_options(self.options, values, f"the framework '{self.name}'")
         return self.options(**values)
 
 
@@ -113,12 +115,13 @@ def _ensemble(
 
 frameworks: Registry[Framework] = Registry("framework")
 for _framework in (
-    Framework(name="tpt", description="each image for itself", build=_episodic, options=EpisodicOptions,
+    Framework(name="tpt", description="episodic: each image is tuned independently", build=_episodic,
+              options=EpisodicOptions,
               inits=("template", "fpp", "coop", "cocoop", "maple")),
     Framework(name="dynaprompt", description="an online memory of prompts along a stream", build=_online,
               options=DynaPromptOptions, inits=("template", "fpp", "coop"), ordered=True),
-    Framework(name="ensemble", description="four templates, tuned apart, logits averaged", build=_ensemble,
-              inits=("template",)),
+    Framework(name="ensemble", description="four templates, each tuned independently; logits averaged",
+              build=_ensemble, inits=("template",), own_templates=True),
 ):  # fmt: skip
     frameworks.add(_framework.name)(_framework)
 
