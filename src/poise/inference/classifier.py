@@ -259,10 +259,10 @@ def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method,
 
 def check_counts(views: object, batch_size: object) -> None:
     """Raise an error if the number of views, or of images per batch, is not valid."""
-    for name, count in (("views", views), ("batch_size", 1 if batch_size is None else batch_size)):
+    views_hint, batch_size = " The plain image counts as a view.", 1 if batch_size is None else batch_size
+    for name, count, hint in (("views", views, views_hint), ("batch_size", batch_size, "")):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            hint = "Use a whole number of at least 1; the plain image counts as a view."
-            raise InvalidOptionError(f"{name} is {count!r}.", hint=hint)
+            raise InvalidOptionError(f"{name} is {count!r}.", hint=f"Use a whole number of at least 1.{hint}")
 
 
 def _or_raise(outcome: Answers | Failure) -> Answers:
