@@ -82,3 +82,14 @@ def test_options_out_of_range_are_refused(options: dict) -> None:
 def test_weights_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidOptionError, match="weight is -1"):
         methods.get("c-tpt", weight=-1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"include_plain": "False"}, {"steps": "abc"}, {"lr": "x"}, {"steps": True}, {"entropy": 2}, {"cats": 1}],
+)
+def test_options_of_another_type_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(options))):
+        methods.get("tpt", **options)
+    with pytest.raises(InvalidOptionError, match="weight"):
+        methods.get("c-tpt", weight="heavy")

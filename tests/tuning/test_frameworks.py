@@ -226,3 +226,9 @@ def test_hopeless_logits_have_no_temperature() -> None:
         temperature.fit(torch.eye(3), torch.arange(3))
     with pytest.raises(InvalidOptionError, match="one label for each"):
         temperature.fit(torch.eye(3), torch.arange(2))
+
+
+@pytest.mark.parametrize("options", [{"size": "abc"}, {"size": 2.5}, {"temperature": "warm"}])
+def test_framework_options_of_another_type_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(options))):
+        frameworks.get("dynaprompt").parse(options)
