@@ -53,10 +53,10 @@ def test_selection_keeps_six_of_sixty_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("views", "fraction", "kept"), [(64, 0.1, 6), (64, 1.0, 64), (5, 0.1, 1), (1, 0.1, 1), (30, 0.1, 3)]
+    ("views", "fraction", "count"), [(64, 0.1, 6), (64, 1.0, 64), (5, 0.1, 1), (1, 0.1, 1), (30, 0.1, 3)]
 )
-def test_selection_counts(views: int, fraction: float, kept: int) -> None:
-    assert select_views(torch.randn(2, views, 3), fraction).shape == (2, kept)
+def test_selection_counts(views: int, fraction: float, count: int) -> None:
+    assert select_views(torch.randn(2, views, 3), fraction).shape == (2, count)
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
@@ -80,14 +80,14 @@ def test_the_plain_view_can_be_left_out() -> None:
     logits[:, 0] *= 10  # the surest view is the plain one
     out = outputs(logits)
     assert (Target(selection=0.1).views(out)[:, 0] == 0).all()
-    kept = Target(selection=0.1, include_plain=False)
-    for image, row in enumerate(kept.views(out).tolist()):
+    augmented = Target(selection=0.1, include_plain=False)
+    for image, row in enumerate(augmented.views(out).tolist()):
         assert row == [1 + view for view in plain.chosen_views(logits[image, 1:], 0.1)]
     assert sorted(Target(selection=1.0, include_plain=False).views(out)[0].tolist()) == list(range(1, 64))
-    expected = plain.entropy(plain.target(logits[0], kept.views(out)[0].tolist()))
-    assert Entropy(kept)(out)[0].item() == pytest.approx(expected.item(), abs=1e-12)
+    expected = plain.entropy(plain.target(logits[0], augmented.views(out)[0].tolist()))
+    assert Entropy(augmented)(out)[0].item() == pytest.approx(expected.item(), abs=1e-12)
     with pytest.raises(InvalidOptionError, match="plain view alone"):
-        kept.views(outputs(logits[:, :1]))
+        augmented.views(outputs(logits[:, :1]))
 
 
 def test_temperature_at_half_full_and_no_confidence() -> None:
@@ -112,7 +112,7 @@ def test_losses_and_gradients_equal_the_plain_loop(cats: bool, selection: float)
     logits = random_logits().requires_grad_()
     for objective in (Entropy(target), CrossEntropy(target), Divergence(target)):
         value = objective(outputs(logits))
-        (slope,) = torch.autograd.grad(value.sum(), logits)
+        (total,) = torch.autograd.grad(value.sum(), logits)
         for image in range(3):
             leaf = logits[image].detach().clone().requires_grad_()
             p_aug = plain.target(leaf, plain.chosen_views(leaf.detach(), selection), *temperatures)
@@ -124,11 +124,11 @@ def test_losses_and_gradients_equal_the_plain_loop(cats: bool, selection: float)
             }[type(objective)]()
             (gradient,) = torch.autograd.grad(expected, leaf)
             assert value[image].item() == pytest.approx(expected.item(), abs=1e-10)
-            torch.testing.assert_close(slope[image], gradient, atol=1e-10, rtol=1e-8)
+            torch.testing.assert_close(total[image], gradient, atol=1e-10, rtol=1e-8)
 
 
 @pytest.mark.parametrize("cats", [False, True])
-def test_divergence_is_cross_entropy_less_entropy(cats: bool) -> None:
+def test_divergence_is_cross_entropy_minus_entropy(cats: bool) -> None:
     target = Target(temperature=ConfidenceTemperature() if cats else None)
     logits = random_logits().requires_grad_()
     whole = Divergence(target)(outputs(logits))
@@ -159,9 +159,9 @@ def test_losses_stay_finite_at_extreme_logits() -> None:
         target = Target(selection=1.0, temperature=ConfidenceTemperature() if cats else None)
         for objective in (Entropy(target), CrossEntropy(target), Divergence(target)):
             value = objective(outputs(logits))
-            (slope,) = torch.autograd.grad(value.sum(), logits)
+            (total,) = torch.autograd.grad(value.sum(), logits)
             assert value.isfinite().all()
-            assert slope.isfinite().all()
+            assert total.isfinite().all()
 
 
 def test_dispersion_by_hand() -> None:

@@ -51,13 +51,13 @@ def scores(logits: Tensor, of_logits: bool) -> tuple[float, float]:
 
 def once(compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
     """``compute``, called once for equal tensors."""
-    found: dict[bytes, T] = {}
+    results: dict[bytes, T] = {}
 
     def look_up(tensor: Tensor) -> T:
         key = tensor.detach().numpy().tobytes()
-        if key not in found:
-            found[key] = compute(tensor)
-        return found[key]
+        if key not in results:
+            results[key] = compute(tensor)
+        return results[key]
 
     return look_up
 

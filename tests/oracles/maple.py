@@ -19,7 +19,7 @@ def image_layers(values: dict[str, Tensor]) -> list[Tensor]:
     return [source @ w.T + b for source, w, b in zip(sources, values["weight"], values["bias"], strict=True)]
 
 
-def picture(model: CLIP, view: Tensor, layers: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def encode_view(model: CLIP, view: Tensor, layers: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Unit feature [D] of one view and the token states [T, W] that each block reads."""
     visual = model.visual
     patches = visual.conv1(view[None])[0].flatten(1).T
@@ -35,14 +35,16 @@ def picture(model: CLIP, view: Tensor, layers: list[Tensor]) -> tuple[Tensor, li
     return feature / feature.norm(), states
 
 
-def look(model: CLIP, classes: ClassTokens, values: dict[str, Tensor], views: Tensor, scale: float, kept: int):
-    """Features [V, D], texts [C, D], logits [V, C], token states [V, kept, T, W] of one image."""
+def forward(
+    model: CLIP, classes: ClassTokens, values: dict[str, Tensor], views: Tensor, scale: float, token_layers: int
+):
+    """Features [V, D], texts [C, D], logits [V, C], token states [V, token_layers, T, W] of one image."""
     layers = image_layers(values)
-    seen = [picture(model, view, layers) for view in views]
-    features = torch.stack([feature for feature, _ in seen])
+    encoded = [encode_view(model, view, layers) for view in views]
+    features = torch.stack([feature for feature, _ in encoded])
     prompt = Prompt(values["context"][None], text_layers=values["deep"][None])
     texts = text_features(model, classes, prompt)[0]
-    tokens = torch.stack([torch.stack(states[:kept]) for _, states in seen]) if kept else None
+    tokens = torch.stack([torch.stack(states[:token_layers]) for _, states in encoded]) if token_layers else None
     return features, texts, scale * features @ texts.T, tokens
 
 
@@ -56,14 +58,14 @@ def tune_one(
     *,
     steps: int,
     lr: float,
-    kept: int = 0,
+    token_layers: int = 0,
 ) -> tuple[dict[str, Tensor], list[float], Tensor]:
     """Tuned tensors, loss per step, and the plain view's logits, for one image's views [V, 3, S, S]."""
     values = {name: start[name].clone().requires_grad_() for name in NAMES}
     optimiser = torch.optim.AdamW(list(values.values()), lr=lr, weight_decay=0.01)
     reference, losses = None, []
     for _ in range(steps):
-        features, texts, logits, tokens = look(model, classes, values, views, scale, kept)
+        features, texts, logits, tokens = forward(model, classes, values, views, scale, token_layers)
         reference = logits.detach() if reference is None else reference
         held = None if tokens is None else tokens[None]
         loss = objective(Outputs(features[None], texts[None], logits[None], reference[None], tokens=held)).sum()
@@ -72,7 +74,7 @@ def tune_one(
         optimiser.step()
         losses.append(loss.item())
     with torch.no_grad():
-        logits = look(model, classes, values, views, scale, 0)[2]
+        logits = forward(model, classes, values, views, scale, 0)[2]
     return {name: value.detach() for name, value in values.items()}, losses, logits[0]
 
 

@@ -110,7 +110,7 @@ def test_alignment_equals_the_plain_graph(encoder, model, start, tmp_path) -> No
 
     begun = {part: tensor[0] for part, tensor in start.parts().items()}
     tuned, losses, logits = plain.tune_one(
-        model, classes, begun, views[0], encoder.scale, objective, steps=1, lr=5e-4, kept=2
+        model, classes, begun, views[0], encoder.scale, objective, steps=1, lr=5e-4, token_layers=2
     )
     assert answer.losses[0].tolist() == pytest.approx(losses, abs=1e-9)
     torch.testing.assert_close(answer.logits[0], logits, atol=1e-6, rtol=0)
@@ -159,7 +159,7 @@ def test_fit_equals_the_plain_loop(encoder, model) -> None:
     for epoch in range(2):
         optimiser.param_groups[0]["lr"] = recipe.rate(epoch)
         for rows in recipe.batches(4, epoch):
-            logits = plain.look(model, classes, values, crops[rows, epoch], encoder.scale, 0)[2]
+            logits = plain.forward(model, classes, values, crops[rows, epoch], encoder.scale, 0)[2]
             loss = torch.nn.functional.cross_entropy(logits, targets[rows])
             optimiser.zero_grad()
             loss.backward()

@@ -1,4 +1,4 @@
-"""The online memory: decisions and answers of the plain loop, and streams that break off and go on."""
+"""The online memory: decisions and answers of the plain loop, and streams that are interrupted and restored."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_scripted_streams_show_something(encoder, variant) -> None:
 
 
 @pytest.mark.parametrize("variant", ["described", "as-published"])
-def test_a_stream_goes_on_bit_by_bit(encoder, tmp_path, variant) -> None:
+def test_a_restored_stream_continues_bitwise(encoder, tmp_path, variant) -> None:
     classes, stream = tokenise(encoder, LABELS), stream_of(9)
     chosen = [methods.get("tpt", lr=0.02), methods.get("kld+cats", steps=2)]
     whole = StreamTuner(encoder, classes, chosen, size=3, variant=variant).predict(stream)
@@ -219,19 +219,19 @@ def test_unknown_variants_and_sizes_are_refused(encoder) -> None:
         OneStream(encoder, classes, methods.get("tpt"), size=0)
 
 
-def test_class_specific_starts_are_refused(encoder) -> None:
+def test_class_specific_inits_are_refused(encoder) -> None:
     classes = tokenise(encoder, LABELS)
     own = init_prompt(encoder, classes).context.expand(len(LABELS), -1, -1)[None]
     with pytest.raises(InvalidOptionError, match=r"got \{'context': \[1, 4, 4, 64\]\}.*class-specific"):
         StreamTuner(encoder, classes, [methods.get("tpt")], Prompt(own))
 
 
-def test_kept_features_hold_no_others(encoder) -> None:
+def test_stored_features_share_no_memory_with_others(encoder) -> None:
     tuner = StreamTuner(encoder, tokenise(encoder, LABELS), [methods.get("tpt"), methods.get("kld")], size=3)
     tuner.predict(stream_of())
-    kept = [text for stream in tuner.streams.values() for text in stream.text_features.values()]
-    assert kept
-    assert all(text.untyped_storage().nbytes() == text.numel() * text.element_size() for text in kept)
+    stored = [text for stream in tuner.streams.values() for text in stream.text_features.values()]
+    assert stored
+    assert all(text.untyped_storage().nbytes() == text.numel() * text.element_size() for text in stored)
 
 
 class FirstInFirstOut(PromptMemory):
@@ -247,7 +247,7 @@ class FirstInFirstOut(PromptMemory):
 
 
 class Forgets(FirstInFirstOut):
-    """Hands out its own lists, so that a kept moment moves on with it."""
+    """Returns its lists, so that a saved state changes with it."""
 
     def state(self):
         return self.values, self.order, self.uses
@@ -271,6 +271,6 @@ def test_memories_conform(memory) -> None:
 @pytest.mark.parametrize(
     ("memory", "rule"), [(Forgets, "later uses must not change"), (Hoards, "must contain the init")]
 )
-def test_memories_that_do_not_conform_are_told_why(memory, rule) -> None:
+def test_memories_that_do_not_conform_are_refused_with_the_reason(memory, rule) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_memory(memory)

@@ -52,8 +52,8 @@ def files(encoder, tmp_path_factory):
     recipe = coop.FewShot(epochs=2, batch_size=3)
     save(folder / "coop", coop.fit(encoder, LABELS, *shots(), shape=coop.Shape(tokens=3), recipe=recipe))
     save(folder / "cocoop", cocoop.fit(encoder, LABELS, *shots(), recipe=recipe))
-    pictures = draw(6, 3, 32, 32)
-    fitted = maple.fit(encoder, LABELS, lambda _, rows: pictures[rows], shots()[1], depth=2, recipe=recipe)
+    pixels = draw(6, 3, 32, 32)
+    fitted = maple.fit(encoder, LABELS, lambda _, rows: pixels[rows], shots()[1], depth=2, recipe=recipe)
     save(folder / "maple", fitted)
     return folder
 
@@ -90,9 +90,9 @@ def test_every_start_in_every_framework(encoder, files, framework, kind) -> None
 
 @pytest.mark.parametrize("kind", ["coop", "cocoop", "maple"])
 def test_the_classifier_starts_from_a_file(encoder, files, kind) -> None:
-    picture = Image.fromarray((draw(40, 40, 3).sigmoid() * 255).byte().numpy())
-    answer = Classifier(LABELS, encoder, "kld+cats", init=files / kind, views=6)(picture, details=True)
-    words = Classifier(LABELS, encoder, "kld+cats", views=6)(picture, details=True)
+    image = Image.fromarray((draw(40, 40, 3).sigmoid() * 255).byte().numpy())
+    answer = Classifier(LABELS, encoder, "kld+cats", init=files / kind, views=6)(image, details=True)
+    words = Classifier(LABELS, encoder, "kld+cats", views=6)(image, details=True)
     assert sum(answer.probabilities.values()) == pytest.approx(1)
     assert answer.details.init_probabilities != words.details.init_probabilities
     assert not answer.fallback
@@ -214,11 +214,11 @@ def test_a_temperature_softens_and_keeps_the_class(encoder) -> None:
 def test_temperature_is_where_a_fine_grid_has_its_minimum() -> None:
     labels = torch.arange(40) % 4
     logits = 5 * draw(40, 4) + 6 * torch.eye(4, dtype=torch.float64)[labels]
-    found = temperature.fit(logits, labels)
+    fitted_temperature = temperature.fit(logits, labels)
     grid = [math.exp(step / 200) for step in range(-400, 1200)]
     best = min(grid, key=lambda each: temperature.negative_log_likelihood(logits, labels, each))
-    assert found == pytest.approx(best, rel=5e-3)
-    assert temperature.fit(found * logits, labels) == pytest.approx(found**2, rel=1e-6)
+    assert fitted_temperature == pytest.approx(best, rel=5e-3)
+    assert temperature.fit(fitted_temperature * logits, labels) == pytest.approx(fitted_temperature**2, rel=1e-6)
 
 
 def test_hopeless_logits_have_no_temperature() -> None:

@@ -25,9 +25,9 @@ def test_dynaprompt_streams(name: str) -> None:
     """The stream with two steps is left out: the published code picks again at the second one, and poise doesn't."""
     facts, given, wanted = published.facts(), published.tensors("dyna/"), published.tensors(f"dyna/{name}/")
     settings, encoder = facts["dyna"], published.encoder()
-    own = {name: settings[name] for name in ("lr", "weight_decay", "selection")}
+    options = {name: settings[name] for name in ("lr", "weight_decay", "selection")}
     weight = {"weight": settings["c_tpt_weight"]} if name.endswith("c-tpt") else {}
-    method = methods.get(name.partition("-")[2], **own, **weight)
+    method = methods.get(name.partition("-")[2], **options, **weight)
     classes = tokenise(encoder, facts["classes"], settings["template"])
     tuner = StreamTuner(encoder, classes, [method], size=settings["slots"], variant="as-published")
     (stream,) = tuner.streams.values()
@@ -46,9 +46,9 @@ def test_dynaprompt_streams(name: str) -> None:
     torch.testing.assert_close(torch.stack([memory[at] for at in (0, 9, 19)]), wanted["memory"], atol=1e-7, rtol=0)
 
 
-def views_of(pictures: torch.Tensor, enlarge: int, spec: ImageSpec) -> torch.Tensor:
-    """Views [B, V, 3, S, S] of pictures that were stored small, normalised."""
-    large = pictures.double().repeat_interleave(enlarge, -1).repeat_interleave(enlarge, -2) / 255
+def views_of(images: torch.Tensor, enlarge: int, spec: ImageSpec) -> torch.Tensor:
+    """Views [B, V, 3, S, S] of images that were stored small, normalised."""
+    large = images.double().repeat_interleave(enlarge, -1).repeat_interleave(enlarge, -2) / 255
     mean, std = (torch.tensor(each, dtype=torch.float64)[:, None, None] for each in (spec.mean, spec.std))
     return (large - mean) / std
 
@@ -57,12 +57,12 @@ def views_of(pictures: torch.Tensor, enlarge: int, spec: ImageSpec) -> torch.Ten
 def test_maple_and_promptalign(name: str, tmp_path: Path) -> None:
     facts, given, wanted = published.facts(), published.tensors("maple/"), published.tensors(f"maple/tuned/{name}/")
     settings, encoder = facts["maple"], published.encoder()
-    own = {name: settings[name] for name in ("lr", "weight_decay", "selection")}
+    options = {name: settings[name] for name in ("lr", "weight_decay", "selection")}
     statistics = {part: given[f"statistics/{part}"] for part in ("mean", "variance")}
     save_file(statistics, tmp_path / "statistics")
     align = Term("alignment", settings["align_weight"], options={"statistics": tmp_path / "statistics"})
     terms = {"tpt": (Term("entropy"),), "align-alone": (align,)}.get(name, (Term("entropy"), align))
-    method = Method(name="tuned", terms=terms, **own, steps=settings["tuned"][name]["steps"])
+    method = Method(name="tuned", terms=terms, **options, steps=settings["tuned"][name]["steps"])
     classes = tokenise(encoder, facts["classes"], settings["template"], context="before", tokens=settings["tokens"])
     init = Coupled(**{part: given[f"given/{part}"][None] for part in ("context", "deep", "weight", "bias")})
     tuner = DeepTuner(encoder, classes, [method], init)

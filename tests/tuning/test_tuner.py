@@ -31,10 +31,10 @@ def encoder() -> DualEncoder:
 
 def image_features(encoder: DualEncoder, images: int = 3, views: int = 20, seed: int = 0) -> torch.Tensor:
     size = encoder.image.size
-    pictures = torch.randn(
+    pixels = torch.randn(
         images, views, 3, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
-    return encoder.encode_images(pictures)
+    return encoder.encode_images(pixels)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -82,7 +82,7 @@ def test_class_chunks_change_nothing(encoder: DualEncoder, tokens: int) -> None:
         torch.testing.assert_close(pieces[name].probs, whole[name].probs, atol=1e-9, rtol=0)
 
 
-def test_out_of_memory_halves_the_pass_and_goes_on(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_halves_the_pass_and_repeats_it(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = tokenise(encoder, LABELS)
     texts = ClassTexts(encoder, classes, init_prompt(encoder, classes))
     expected = texts.features(texts.init)
@@ -100,7 +100,7 @@ def test_out_of_memory_halves_the_pass_and_goes_on(encoder: DualEncoder, monkeyp
         texts.features(texts.init)
 
 
-def test_zero_shot_is_the_starting_prompt(encoder: DualEncoder) -> None:
+def test_zero_shot_is_the_init(encoder: DualEncoder) -> None:
     answers = Tuner(encoder, tokenise(encoder, LABELS), [methods.get("zero-shot"), methods.get("tpt")]).predict(
         image_features(encoder)
     )

@@ -33,11 +33,11 @@ def _weight(x, CUBIC: tl.constexpr):
 
 
 @_jit
-def _axis(wanted, scale, length, CUBIC: tl.constexpr):
+def _axis(output, scale, length, CUBIC: tl.constexpr):
     """Return the first and last tap, the first tap's offset to the centre, 1 / stretch, the tap count and their sum."""
     radius = 2.0 if CUBIC else 1.0
     stretch = tl.maximum(scale, 1.0)
-    centre = (wanted + 0.5) * scale
+    centre = (output + 0.5) * scale
     first = tl.maximum((centre - radius * stretch + 0.5).to(tl.int32), 0)
     last = tl.minimum((centre + radius * stretch + 0.5).to(tl.int32), length)
     away = (first - centre + 0.5).to(tl.float32)
@@ -76,7 +76,7 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
     output column and row, horizontal and vertical scale, flip, index in ``out``.
     """
     row = views + tl.program_id(0) * 12
-    picture = pixels + tl.load(row).to(tl.int64)
+    image = pixels + tl.load(row).to(tl.int64)
     stride = tl.load(row + 1).to(tl.int32)  # 32 bits can index the pixels of one image, but not of a batch
     left, top = tl.load(row + 2).to(tl.int32), tl.load(row + 3).to(tl.int32)
     width, height = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
@@ -94,7 +94,7 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
         r, g, b = tl.zeros_like(total_x), tl.zeros_like(total_x), tl.zeros_like(total_x)
         for k in range(taps_x):
             across = tl.where(x0 + k < x1, _weight((away_x + k) * shrink_x, CUBIC), 0.0)
-            pixel = tl.load(picture + line + tl.minimum(x0 + k, width - 1), mask=valid, other=0)
+            pixel = tl.load(image + line + tl.minimum(x0 + k, width - 1), mask=valid, other=0)
             r += across * (pixel & 255).to(tl.float32)
             g += across * ((pixel >> 8) & 255).to(tl.float32)
             b += across * (pixel >> 16).to(tl.float32)
@@ -110,11 +110,11 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
 def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
     """Compute the lookup table of one channel: autocontrast, or equalize if the item's flag is set."""
     item, channel = tl.program_id(0), tl.program_id(1)
-    picture = tl.load(items + item * 2).to(tl.int64)
+    image = tl.load(items + item * 2).to(tl.int64)
     counts = tl.zeros([256], tl.int32)
     for start in range(0, area, BLOCK):
         spot = start + tl.arange(0, BLOCK)
-        pixel = tl.load(source + picture * area + spot, mask=spot < area, other=0)
+        pixel = tl.load(source + image * area + spot, mask=spot < area, other=0)
         counts += tl.histogram((pixel >> (8 * channel)) & 255, 256)
     values = tl.arange(0, 256)
     counts -= tl.where(values == 0, (BLOCK - area % BLOCK) % BLOCK, 0)  # padding of the last block
