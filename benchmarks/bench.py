@@ -1,4 +1,4 @@
-"""What every part of the benchmark uses: the models under test, a clock, and the list of what was measured."""
+"""Shared parts of the benchmarks: the models under test, timers, and the list of measurements."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from poise.views import ViewPlan, plan_views
 
 @dataclass
 class Bench:
-    """The models under test and what was measured."""
+    """The models under test and the measurements."""
 
     options: argparse.Namespace
     device: torch.device
     plain: CLIP
     encoder: Encoder
     rows: list[dict[str, Any]] = field(default_factory=list)
-    kept: dict[str, Any] = field(default_factory=dict)  # what a part that runs twice measures once
+    cache: dict[str, Any] = field(default_factory=dict)  # measurements that are made only once
 
     def note(self, part: str, **values: Any) -> None:
         self.rows.append({"part": part, **values})
@@ -51,20 +51,20 @@ class Bench:
             torch.cuda.synchronize()
 
     def milliseconds(self, work: Callable[[], Any], *, repeats: int = 3, warm: int = 1) -> float:
-        """Median of some runs."""
+        """Return the median time of several runs."""
         for _ in range(warm):
             work()
-        taken = []
+        times = []
         for _ in range(repeats):
             self.sync()
             began = time.perf_counter()
             work()
             self.sync()
-            taken.append(1000 * (time.perf_counter() - began))
-        return statistics.median(taken)
+            times.append(1000 * (time.perf_counter() - began))
+        return statistics.median(times)
 
     def device_milliseconds(self, work: Callable[[], Any]) -> float:
-        """The time that the device's kernels and copies take, whatever the host does between them."""
+        """Return the total time of kernels and copies on the device, without idle time."""
         if self.device.type != "cuda":
             return float("nan")
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -73,7 +73,7 @@ class Bench:
         return sum(event.self_device_time_total for event in profile.key_averages()) / 1000
 
     def peak(self, work: Callable[[], Any]) -> float:
-        """GiB at the highest point, all that is kept from before included."""
+        """Return the peak memory in GiB, including memory that was allocated before."""
         if self.device.type != "cuda":
             work()
             return float("nan")
@@ -84,14 +84,14 @@ class Bench:
         return torch.cuda.max_memory_allocated() / 2**30
 
 
-def pictures_of(views: Tensor) -> list[Tensor]:
-    """[V, 3, S, S] as the plain loop's loader gives it."""
+def split_views(views: Tensor) -> list[Tensor]:
+    """Return views [V, 3, S, S] as the list that the plain loop's loader gives."""
     return list(views.float().split(1))
 
 
-def plan_of(picture: LoadedImage, views: int) -> ViewPlan:
-    """The plan that the benchmarks use for a picture."""
-    return plan_views(picture.image.size, views=views, key=picture.key, augmix=True)
+def plan_of(loaded: LoadedImage, views: int) -> ViewPlan:
+    """Return the view plan of an image."""
+    return plan_views(loaded.image.size, views=views, key=loaded.key, augmix=True)
 
 
 def _short(value: Any) -> str:

@@ -3,8 +3,8 @@
 python benchmarks/classify_rate.py --model pocket --images 100        (a CPU)
 python benchmarks/classify_rate.py --model random-vit --images 2000   (a GPU; ViT-B/16 with random weights)
 
-The commands run in this process, so that imports, the CUDA context and compiled kernels are there for both; loading the
-model, encoding the labels, reading, tuning and writing results are included.
+Both commands run in this process, so imports, the CUDA context and compiled kernels are not measured. Loading the
+model, encoding the labels, reading, tuning and writing results are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from poise.cli.app import app
 
-DISTINCT = 64  # files of different content; the others repeat them under other names
+DISTINCT = 64  # files with different content; the others are copies of them
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _write(root: Path, names: list[str], count: int) -> None:
-    """A folder per label, as `folder:` datasets have it."""
+    """Write JPEG files in one folder per label, as in a `folder:` dataset."""
     files = jpegs(min(count, DISTINCT))
     for number in range(count):
         folder = root / names[number % len(names)]
@@ -89,14 +89,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="pocket", help="a model of poise, or random-vit")
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--warm", type=int, default=8, help="images of a first go that is not measured")
-    parser.add_argument("--repeats", type=int, default=1, help="both commands take turns")
+    parser.add_argument("--warm", type=int, default=8, help="images of a first run that is not measured")
+    parser.add_argument("--repeats", type=int, default=1, help="number of runs of each command, in turns")
     parser.add_argument("--classes", type=int, default=47)
     parser.add_argument("--views", type=int, default=64)
     parser.add_argument("--method", default="kld+cats")
-    parser.add_argument("--batch", type=int, default=0, help="images together; 0: by device")
+    parser.add_argument("--batch", type=int, default=0, help="images per batch; 0: by device")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--threads", type=int, default=0, help=f"of torch on a CPU; here are {os.cpu_count()} cores")
+    parser.add_argument("--threads", type=int, default=0, help=f"torch's CPU threads ({os.cpu_count()} cores)")
     return parser.parse_args()
 
 

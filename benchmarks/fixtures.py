@@ -1,4 +1,4 @@
-"""Models with random weights, in open_clip's architectures."""
+"""open_clip models with random weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from poise.backbones.loaders.openclip import wrap
 
 
 def random_clip(name: str, seed: int = 0) -> CLIP:
-    """The named open_clip architecture with random weights."""
+    """Return the open_clip architecture ``name`` with random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = CLIP(**{key: value for key, value in open_clip.get_model_config(name).items() if key != "custom_text"})
         with torch.no_grad():
-            # A fresh model's texts are nearly alike; wider token vectors make its predictions differ between labels.
+            # Text features of a new model hardly differ; larger token vectors make its predictions depend on the label.
             model.token_embedding.weight.mul_(10.0)
             model.positional_embedding.mul_(10.0)
             model.logit_scale.fill_(math.log(100.0))
@@ -28,5 +28,5 @@ def random_clip(name: str, seed: int = 0) -> CLIP:
 
 
 def encoder_of(model: CLIP, device: torch.device, dtype: torch.dtype) -> Encoder:
-    """A copy of the model as poise runs it."""
+    """Return the encoder of a copy of the model."""
     return wrap(copy.deepcopy(model), SimpleTokenizer(), {}, name="random weights", device=device, dtype=dtype)

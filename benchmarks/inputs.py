@@ -1,4 +1,4 @@
-"""Inputs of the benchmarks that need no model: labels of two or three common words, and random JPEG files."""
+"""Inputs of the benchmarks: labels of two or three common words, and random JPEG files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SECOND = (
 
 
 def labels(count: int) -> list[str]:
-    """Distinct names; every tenth has a third word, so that lengths differ."""
+    """Return different labels; every tenth has a third word, so that lengths differ."""
     seconds = _SECOND.split()
     pairs = [(first, second) for second in seconds for first in _FIRST.split()]
-    step = 61  # prime to the number of pairs: neighbours share no word
+    step = 61  # coprime to the number of pairs; consecutive labels share no word
     chosen = [pairs[index * step % len(pairs)] for index in range(count)]
     return [f"{a} {b} {seconds[i % 7]}" if i % 10 == 9 else f"{a} {b}" for i, (a, b) in enumerate(chosen)]
 
 
 def jpegs(count: int, width: int = 500, height: int = 375, seed: int = 0) -> list[bytes]:
-    """Images with structure at several scales, about 60 KB each."""
+    """Return JPEG files with structure at several scales, about 60 KB each."""
     random = np.random.default_rng(seed)
     files = []
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""Test-time prompt tuning as published, written plainly: the loop that the fast path is measured against.
+"""A plain implementation of test-time prompt tuning as published: the baseline of the benchmarks.
 
 One image at a time; every class at the model's full text length; float32 weights under autocast with a gradient scaler;
-the image tower runs again in each pass; views are cut by PIL in worker processes, one after the other.
+the image tower runs again in each pass; PIL cuts the views one by one in worker processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from poise.views.pil.augmix import apply_operation
 
 
 class PromptedClip(nn.Module):
-    """A CLIP model whose context words are a parameter."""
+    """A CLIP model with the context tokens as a parameter."""
 
     def __init__(self, model: CLIP, classes: ClassTokens, start: Tensor) -> None:
         super().__init__()
@@ -71,19 +71,19 @@ class PlainLoop:
         self.fresh = self.optimiser.state_dict()
         self.scaler = torch.amp.GradScaler("cuda", init_scale=1000, enabled=self.half)
 
-    def __call__(self, pictures: Sequence[Tensor] | Tensor) -> Tensor:
-        """Probabilities [C] of one image, given as V pictures [1, 3, S, S], the first one plain."""
-        views = torch.cat([picture.to(self.device, non_blocking=True) for picture in pictures])
+    def __call__(self, views: Sequence[Tensor]) -> Tensor:
+        """Return the probabilities [C] of one image from its V views [1, 3, S, S], the first one plain."""
+        batch = torch.cat([view.to(self.device, non_blocking=True) for view in views])
         self.prompted.reset()
         self.optimiser.load_state_dict(self.fresh)
         with self._autocast():
-            loss = _entropy_of_mean(_confident(self.prompted(views)))
+            loss = _entropy_of_mean(_confident(self.prompted(batch)))
         self.optimiser.zero_grad()
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimiser)
         self.scaler.update()
         with torch.no_grad(), self._autocast():
-            return self.prompted(views[:1])[0].float().softmax(-1)
+            return self.prompted(batch[:1])[0].float().softmax(-1)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.float16 if self.half else torch.bfloat16, enabled=self.half)
@@ -102,7 +102,7 @@ def _entropy_of_mean(logits: Tensor) -> Tensor:
 
 
 class PlainViews(Dataset[list[Tensor]]):
-    """JPEG bytes to a list of V normalised pictures [3, S, S], one view and one PIL operation after the other."""
+    """Lists of V normalised views [3, S, S] from JPEG bytes, cut one by one with PIL."""
 
     def __init__(self, files: Sequence[bytes], spec: ImageSpec, *, views: int) -> None:
         self.files, self.views = files, views
@@ -138,5 +138,5 @@ class PlainViews(Dataset[list[Tensor]]):
 
 
 def plain_loader(dataset: PlainViews, *, workers: int, pin: bool) -> DataLoader[list[Tensor]]:
-    """One image at a time from ``workers`` processes: a list of V tensors [1, 3, S, S]."""
+    """Return a loader of one image at a time: a list of V tensors [1, 3, S, S]."""
     return DataLoader(dataset, batch_size=1, num_workers=workers, pin_memory=pin)

@@ -1,4 +1,4 @@
-"""CLIP's ViT-B/16 with random weights in plain torch, for machines without open_clip; named ``random-vit:B-16``."""
+"""The model ``random-vit:B-16``: CLIP's ViT-B/16 with random weights, for machines without open_clip."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Layer(nn.Module):
 
 
 class _Tower(nn.Module):
-    """What both towers have."""
+    """The common parts of both towers."""
 
     def __init__(self, width: int, tokens: int, layers: int = 12) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def _encoder(device: torch.device, dtype: torch.dtype) -> Encoder:
 
 
 def _token_ids(texts: Sequence[str]) -> list[list[int]]:
-    """A number per word, the same one every time, between the start and the end token."""
+    """Return one hash per word, between the start and the end token."""
     numbers = [[1 + zlib.crc32(word.encode()) % 49405 for word in text.replace(".", " .").split()] for text in texts]
     return [[49406, *row, 49407] for row in numbers]
 

@@ -1,8 +1,8 @@
 """Speed of poise against the plain published loop, in one run: ``python benchmarks/speed.py --help``.
 
-Parts: compute (views given: the image tower, the text side and the whole step), text (features given), methods (seven
-against one), classes (cost and memory against the number of labels), views (made on the device against PIL), end (from
-JPEG bytes to probabilities).
+Parts: compute (the whole step, from views), text (the text tower, from features), methods (seven against one), classes
+(time and memory by the number of labels), views (cut on the device against PIL), end (from JPEG bytes to
+probabilities).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from bench import Bench, pictures_of, plan_of
+from bench import Bench, plan_of, split_views
 from end import end
 from fixtures import encoder_of, random_clip
 from inputs import jpegs, labels
@@ -36,34 +36,33 @@ PARTS = ("compute", "text", "methods", "classes", "views", "end")
 
 
 def compute(bench: Bench) -> None:
-    """Views are there already: one image at a time as published, against batches."""
+    """Measure tuning from given views: one image at a time as published, against batches."""
     options = bench.options
-    size = bench.encoder.image.size
-    views = torch.randn(options.batch, options.views, 3, size, size, device=bench.device, dtype=bench.encoder.dtype)
+    views = _random_views(bench)
     with torch.no_grad():
         bare = bench.milliseconds(lambda: bench.encoder.encode_images(views)) / options.batch
     for count in options.classes:
         classes = tokenise(bench.encoder, labels(count))
         tuner = bench.tuner(classes)
         work = partial(_step, bench, tuner, views)
-        mine, own_peak = bench.milliseconds(work) / options.batch, bench.peak(work)
+        ours, ours_peak = bench.milliseconds(work) / options.batch, bench.peak(work)
         probs = work()
-        del tuner, work  # and with them what they keep on the device
+        del tuner, work  # frees their memory on the device
         loop = bench.plain_loop(classes)
-        wanted = torch.stack([loop(pictures_of(views[row])) for row in range(options.plain_images)])
-        theirs = bench.milliseconds(lambda loop=loop: loop(pictures_of(views[0])), repeats=options.plain_images)
-        plain_peak = bench.peak(lambda loop=loop: loop(pictures_of(views[0])))
-        gap = (wanted - probs[: len(wanted)]).abs().mean().item() * count
-        bench.note("compute", classes=count, plain_ms=theirs, ours_ms=mine, times=theirs / mine, bare_ms=bare,
-                   of_bare=mine / bare, plain_gib=plain_peak, ours_gib=own_peak, mean_gap=gap)  # fmt: skip
+        expected = torch.stack([loop(split_views(views[row])) for row in range(options.plain_images)])
+        plain = bench.milliseconds(lambda loop=loop: loop(split_views(views[0])), repeats=options.plain_images)
+        plain_peak = bench.peak(lambda loop=loop: loop(split_views(views[0])))
+        gap = (expected - probs[: len(expected)]).abs().mean().item() * count
+        bench.note("compute", classes=count, plain_ms=plain, ours_ms=ours, times=plain / ours, bare_ms=bare,
+                   of_bare=ours / bare, plain_gib=plain_peak, ours_gib=ours_peak, mean_gap=gap)  # fmt: skip
 
 
 def text(bench: Bench) -> None:
-    """Image features are there already: the text side alone, and its two passes."""
+    """Measure the text tower from given image features: the whole step, and its two passes."""
     options = bench.options
     for count in options.classes:
         classes = tokenise(bench.encoder, labels(count))
-        features, tuner = _features(bench, options.batch), bench.tuner(classes)
+        features, tuner = _random_features(bench), bench.tuner(classes)
         whole = bench.milliseconds(partial(tuner.predict, features)) / options.batch
         prompt, texts = tuner.predict(features)["tpt"].prompt, tuner.texts
         cotangent = texts.features(prompt)
@@ -73,54 +72,57 @@ def text(bench: Bench) -> None:
 
 
 def several(bench: Bench) -> None:
-    """Seven methods against one, 47 classes."""
+    """Measure seven methods against one, with 47 classes."""
     options = bench.options
-    size = bench.encoder.image.size
-    views = torch.randn(options.batch, options.views, 3, size, size, device=bench.device, dtype=bench.encoder.dtype)
+    views = _random_views(bench)
     classes = tokenise(bench.encoder, labels(47))
-    took = {}
+    times = {}
     for name, chosen in (("one", ["kld+cats"]), ("seven", methods.names())):
         tuner = bench.tuner(classes, chosen)
-        took[name] = bench.milliseconds(lambda t=tuner: t.predict(bench.encoder.encode_images(views))) / options.batch
-    bench.note("methods", one_ms=took["one"], seven_ms=took["seven"], ratio=took["seven"] / took["one"])
+        times[name] = bench.milliseconds(lambda t=tuner: t.predict(bench.encoder.encode_images(views))) / options.batch
+    bench.note("methods", one_ms=times["one"], seven_ms=times["seven"], ratio=times["seven"] / times["one"])
 
 
 def scaling(bench: Bench) -> None:
-    """The whole step from 10 to 10,000 classes."""
+    """Measure the whole step with 10 to 10,000 classes."""
     options = bench.options
-    size = bench.encoder.image.size
-    views = torch.randn(options.batch, options.views, 3, size, size, device=bench.device, dtype=bench.encoder.dtype)
+    views = _random_views(bench)
     for count in options.scaling:
         tuner = bench.tuner(tokenise(bench.encoder, labels(count)))
         work = partial(_step, bench, tuner, views)
-        took = bench.milliseconds(work, repeats=2) / options.batch
-        bench.note("classes", classes=count, ours_ms=took, ours_gib=bench.peak(work))
+        ours = bench.milliseconds(work, repeats=2) / options.batch
+        bench.note("classes", classes=count, ours_ms=ours, ours_gib=bench.peak(work))
 
 
 def make(bench: Bench) -> None:
-    """Views of one picture with AugMix: PIL on one core against the device."""
+    """Measure the cutting of views with AugMix: PIL on one core against the device."""
     options = bench.options
-    pictures = [read_image(file) for file in jpegs(options.batch)]
-    plans = [plan_of(picture, options.views) for picture in pictures]
-    images = [picture.image for picture in pictures]
+    loaded = [read_image(file) for file in jpegs(options.batch)]
+    plans = [plan_of(image, options.views) for image in loaded]
+    images = [image.image for image in loaded]
     batched = partial(make_views_batched, images, bench.encoder.image, plans, bench.device, dtype=bench.encoder.dtype)
     ours = bench.milliseconds(batched) / len(images)
-    theirs = bench.milliseconds(lambda: make_views(images[0], bench.encoder.image, plans[0]), repeats=2)
+    pil = bench.milliseconds(lambda: make_views(images[0], bench.encoder.image, plans[0]), repeats=2)
     spread = torch.tensor(bench.encoder.image.std)[:, None, None] * 255
     gap = (make_views(images[0], bench.encoder.image, plans[0]) - batched()[0].float().cpu()) * spread
-    bench.note("views", pil_ms=theirs, ours_ms=ours, device_ms=bench.device_milliseconds(batched) / len(images),
-               times=theirs / ours, mean_gap_of_255=gap.abs().mean().item())  # fmt: skip
+    bench.note("views", pil_ms=pil, ours_ms=ours, device_ms=bench.device_milliseconds(batched) / len(images),
+               times=pil / ours, mean_gap_of_255=gap.abs().mean().item())  # fmt: skip
 
 
 def _step(bench: Bench, tuner: Tuner, views: Tensor) -> Tensor:
     return tuner.predict(bench.encoder.encode_images(views))[tuner.methods[0].name].probs
 
 
-def _features(bench: Bench, images: int) -> Tensor:
-    width = bench.encoder.encode_classes(tokenise(bench.encoder, ["cat"]), init_prompt(
-        bench.encoder, tokenise(bench.encoder, ["cat"]))).shape[-1]  # fmt: skip
-    made = torch.randn(images, bench.options.views, width, device=bench.device)
-    return torch.nn.functional.normalize(made, dim=-1)
+def _random_views(bench: Bench) -> Tensor:
+    size, options = bench.encoder.image.size, bench.options
+    return torch.randn(options.batch, options.views, 3, size, size, device=bench.device, dtype=bench.encoder.dtype)
+
+
+def _random_features(bench: Bench) -> Tensor:
+    classes = tokenise(bench.encoder, ["cat"])
+    width = bench.encoder.encode_classes(classes, init_prompt(bench.encoder, classes)).shape[-1]
+    features = torch.randn(bench.options.batch, bench.options.views, width, device=bench.device)
+    return torch.nn.functional.normalize(features, dim=-1)
 
 
 def _numbers(text: str) -> list[int]:
@@ -133,17 +135,19 @@ def _options() -> argparse.Namespace:
         "--model", default="ViT-B-16", help="open_clip architecture (random weights), pocket, local-dir:PATH"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"in this order: some of {', '.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to run, in this order: {', '.join(PARTS)}")
     parser.add_argument("--classes", type=_numbers, default=[10, 47, 397, 1000])
     parser.add_argument("--scaling", type=_numbers, default=[10, 100, 1000, 10_000])
     parser.add_argument("--views", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=16, help="images that poise takes together")
-    parser.add_argument("--end-batch", type=_numbers, help="the same for end, one or several", metavar="N,N")
-    parser.add_argument("--images", type=int, default=512, help="of poise's end-to-end run")
-    parser.add_argument("--plain-images", type=int, default=6, help="of the plain loop; end to end, for each worker")
+    parser.add_argument("--batch", type=int, default=16, help="images per batch of poise")
+    parser.add_argument("--end-batch", type=_numbers, help="batch sizes of the part end", metavar="N,N")
+    parser.add_argument("--images", type=int, default=512, help="images of poise's end-to-end run")
+    parser.add_argument(
+        "--plain-images", type=int, default=6, help="images of the plain loop (in the part end: per worker)"
+    )
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads (CUDA: processes) that read for poise")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--json", type=Path, help="file for the measurements")
     return parser.parse_args()
 
 
@@ -159,7 +163,7 @@ def _models(name: str) -> CLIP:
 
 
 def _encoder(name: str, model: CLIP, device: torch.device, dtype: torch.dtype) -> Encoder:
-    """What users get by that name: for pocket its own light forward, else the model's own modules."""
+    """Return the encoder that users get: pocket has its own forward pass, others use open_clip's modules."""
     return load_pocket(device=device, dtype=dtype) if name == "pocket" else encoder_of(model, device, dtype)
 
 

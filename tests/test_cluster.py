@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluate.attempt import contents, make_pictures
+from evaluate.attempt import contents, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
@@ -148,13 +148,13 @@ def test_the_message_of_ray_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_pictures(tmp_path_factory.mktemp("data") / "pictures")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
-def config(pictures: Path) -> RunConfig:
+def config(images: Path) -> RunConfig:
     return RunConfig(
-        name="run", model="tiny", datasets=(f"folder:{pictures}",), methods=("zero-shot", "kld+cats"), seeds=(1, 2),
+        name="run", model="tiny", datasets=(f"folder:{images}",), methods=("zero-shot", "kld+cats"), seeds=(1, 2),
         views=4, chunk=3, batch_size=2, device="cpu",
     )  # fmt: skip
 
@@ -164,26 +164,29 @@ def settings(out: Path) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def local(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def local(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("local")
-    run(config(pictures), Settings(out=str(out), workers=1))
+    run(config(images), Settings(out=str(out), workers=1))
     return contents(out)
 
 
 def test_two_workers_leave_the_bytes_of_a_local_run(
-    two_cores: None, pictures: Path, local: dict[str, bytes], tmp_path: Path
+    two_cores: None, images: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
-    summary = run(config(pictures), settings(tmp_path))
+    summary = run(config(images), settings(tmp_path))
     assert summary.computed == 8
     assert contents(tmp_path) == local
 
 
 def test_a_killed_worker_costs_nothing(
-    two_cores: None, pictures: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_cores: None, images: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strike = striker(tmp_path / "struck")
 
     class Mortal(cluster.UnitWorker):
+        def __init__(self, job: Job, threads: int) -> None:  # otherwise pickle finds UnitWorker's under this name
+            super().__init__(job, threads)
+
         def work(self, unit: Unit) -> Finished:
             done = super().work(unit)
             if unit.chunk == 2:  # in the middle of the run
@@ -191,15 +194,15 @@ def test_a_killed_worker_costs_nothing(
             return done
 
     monkeypatch.setattr(cluster, "UnitWorker", Mortal)
-    summary = run(config(pictures), settings(tmp_path / "runs"))
+    summary = run(config(images), settings(tmp_path / "runs"))
     assert (tmp_path / "struck").exists()
     assert summary.computed == 8
     assert contents(tmp_path / "runs") == local
 
 
-def test_the_local_engine_refuses_an_address(pictures: Path) -> None:
+def test_the_local_engine_refuses_an_address(images: Path) -> None:
     with pytest.raises(InvalidOptionError, match="--engine ray"):
-        engines.get("local")(Job(config(pictures), "data"), {}, "head:6379")
+        engines.get("local")(Job(config(images), "data"), {}, "head:6379")
 
 
 # `poise classify --engine ray`
@@ -208,8 +211,8 @@ def test_the_local_engine_refuses_an_address(pictures: Path) -> None:
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Nine images, of which one is text and one is missing: three batches, split as in a local run."""
-    folder = make_pictures(tmp_path_factory.mktemp("album"), classes=1, each=7)
-    (folder / "class0" / "3bad.png").write_text("no picture")
+    folder = make_images(tmp_path_factory.mktemp("album"), classes=1, each=7)
+    (folder / "class0" / "3bad.png").write_text("no image")
     return [str(folder), str(folder / "missing.png")]
 
 
@@ -245,9 +248,9 @@ def test_a_cluster_prints_what_a_local_classify_prints(
 
 
 def test_one_image_is_enough(two_cores: None, album: list[str]) -> None:
-    picture = str(Path(album[0]) / "class0" / "0.png")
-    done = on_ray(picture)
-    assert (done.exit_code, done.stdout) == (0, classified(picture).stdout)
+    image = str(Path(album[0]) / "class0" / "0.png")
+    done = on_ray(image)
+    assert (done.exit_code, done.stdout) == (0, classified(image).stdout)
 
 
 class LosingPool:
@@ -259,14 +262,14 @@ class LosingPool:
         pass
 
     def run(self, tasks: Any, *, arguments: Any, name: Any) -> Any:
-        for place in (1, 0, 3):
-            share, _ = arguments(tasks[place])
-            yield tasks[place], [Failure(item.name, "code", "why not") for item in share]
+        for number in (1, 0, 3):
+            share, _ = arguments(tasks[number])
+            yield tasks[number], [Failure(item.name, "code", "why not") for item in share]
         raise WorkersLostError(f"3 workers died with {name(tasks[2])}.")
 
 
-def test_what_is_finished_is_printed_before_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_pictures(tmp_path, classes=1, each=8) / "class0"
+def test_finished_results_are_printed_before_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_images(tmp_path, classes=1, each=8) / "class0"
     monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
     done = on_ray(str(folder), "--batch-size", "2")
     assert isinstance(done.exception, PoiseError)
@@ -275,19 +278,19 @@ def test_what_is_finished_is_printed_before_the_error(tmp_path: Path, monkeypatc
     assert "stopped after 6 of 8 images" in done.stderr
 
 
-def test_large_and_missing_files_are_judged_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = make_pictures(tmp_path, classes=1, each=1) / "class0" / "0.png"
-    sent = cluster_classifier._send(picture)
+def test_large_and_missing_files_are_read_before_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = make_images(tmp_path, classes=1, each=1) / "class0" / "0.png"
+    sent = cluster_classifier._send(image)
     assert isinstance(sent, NamedBytes)
     monkeypatch.setattr(cluster_classifier, "_LARGEST_SENT", 10)
-    read = cluster_classifier._send(picture)
+    read = cluster_classifier._send(image)
     received = read_image(sent.content, name=sent.name)
     assert isinstance(read, LoadedImage)
-    assert (read.source, read.key) == (received.source, received.key) == (str(picture), read.key)
+    assert (read.source, read.key) == (received.source, received.key) == (str(image), read.key)
     assert isinstance(cluster_classifier._send(tmp_path), Failure)
 
 
-def test_a_batch_of_less_than_one_is_refused(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_batch_size_is_refused(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
     refused = on_ray(*album, "--batch-size", "-1")
     assert isinstance(refused.exception, InvalidOptionError)

@@ -131,5 +131,5 @@ def test_a_row_finds_the_init_that_it_is_given(file, tmp_path) -> None:
     assert shown.exit_code == 0, shown.output
     assert f"init = {kind}:{start}" in shown.output
     assert "not there yet" not in shown.output
-    with pytest.raises(FileNotFoundError, match=r"is no file.*poise fit"):
+    with pytest.raises(FileNotFoundError, match=r"nor a file.*poise fit"):
         check_init(config)

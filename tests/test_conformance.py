@@ -12,7 +12,7 @@ from torch import Tensor
 from poise import testing
 from poise.backbones import load_model
 from poise.objectives import Entropy
-from poise.testing.checks import run_checks
+from poise.testing.conformance import run_checks
 from poise.types import Outputs
 
 

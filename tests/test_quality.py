@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,13 @@ def test_layers() -> None:
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.walk_packages(poise.__path__, "poise.")])
 def test_every_module_imports(name: str) -> None:
     importlib.import_module(name)
+
+
+def test_no_file_name_and_no_class_name_occurs_twice() -> None:
+    files = [path for path in (ROOT / "src" / "poise").rglob("*.py") if path.name != "__init__.py"]
+    classes = [name for path in files for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.M)]
+    for names in ([path.name for path in files], classes):
+        assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_help_is_free_of_torch() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from evaluate.attempt import arguments, make_pictures
+from evaluate.attempt import arguments, make_images
 from typer.testing import CliRunner
 
 from poise import methods, metrics
@@ -43,7 +43,7 @@ def run(*command: str) -> str:
 def test_a_third_partys_rows_work_everywhere(tmp_path: Path, registered: None) -> None:
     assert METHOD.name in run("list", "methods", "--filter", "mine")
     assert METRIC.about in run("list", "metrics", "--filter", "third party")
-    images, runs = make_pictures(tmp_path / "images"), str(tmp_path / "runs")
+    images, runs = make_images(tmp_path / "images"), str(tmp_path / "runs")
     run(*arguments(images, tmp_path / "runs", "--method", f"zero-shot,{METHOD.name}"))
     table = run("bench", "table", runs, "--metrics", METRIC.name, "--format", "csv")
     assert f"ours,{METHOD.name},{METRIC.name}" in table

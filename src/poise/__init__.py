@@ -1,11 +1,11 @@
 """Trustworthy confidence for CLIP-like vision-language models.
 
-Start with `Classifier`; `list_models`, `list_methods` and `list_datasets` give the names that it and the command take.
+Start with `Classifier`. `list_models`, `list_methods` and `list_datasets` return the accepted names.
 """
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = [
     "pipeline",
 ]
 
-_HOMES = {  # public name -> where it is defined
+_HOMES = {  # public name -> module:attribute
     "Classifier": "poise.inference.classifier:Classifier",
     "Failure": "poise.inference.results:Failure",
     "Method": "poise.methods:Method",
@@ -54,12 +54,10 @@ _HOMES = {  # public name -> where it is defined
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use, so that ``import poise`` and ``poise --help`` stay free of torch."""
+    """Import a public name on first use, so that ``import poise`` and ``poise --help`` do not import torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'poise' has no attribute '{name}'")
-    module, _, attribute = _HOMES[name].partition(":")
-    home = importlib.import_module(module)
-    return getattr(home, attribute) if attribute else home
+    return pkgutil.resolve_name(_HOMES[name])
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""The errors that poise raises: what was given, what is accepted, what to do.
+"""The errors that poise raises. Messages say what was given, what is accepted and what to do.
 
-Every refusal has a stable ``code`` for programs and a message for people. Each class is also the
-built-in error that a caller would expect, so ``except ValueError`` and ``except LookupError`` work.
+Every error has a stable ``code`` for programs. Each class also inherits from the built-in error that a caller would
+expect, so ``except ValueError`` and ``except LookupError`` work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 
 class PoiseError(Exception):
-    """The root of all errors that poise raises on purpose."""
+    """Base class of all errors that poise raises."""
 
     code = "error"
 
@@ -27,7 +27,7 @@ class PoiseError(Exception):
         return f"{self.message} {self.hint}".strip()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (data-loading workers, Ray); keyword arguments must survive.
+        # Errors are sent between processes (data loading, Ray), so pickling must preserve keyword arguments.
         return _rebuild, (type(self), self.message, self.hint, self.code)
 
 
@@ -42,13 +42,13 @@ class InvalidOptionError(PoiseError, ValueError):
 
 
 class UnknownNameError(PoiseError, LookupError):
-    """A name that is in no registry; the message suggests the nearest ones."""
+    """An unknown name; the message suggests the most similar one."""
 
     code = "unknown_name"
 
     @classmethod
     def of(cls, kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
-        """The error for ``given``, with near misses and the list of known names."""
+        """Return the error for the name ``given``, with the most similar name and a list of the known ones."""
         names = sorted(known)
         near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
@@ -56,25 +56,25 @@ class UnknownNameError(PoiseError, LookupError):
 
 
 class InvalidLabelsError(PoiseError, ValueError):
-    """A label set that can't be classified against."""
+    """A list of labels that can't be used."""
 
     code = "bad_labels"
 
 
 class InvalidTemplateError(PoiseError, ValueError):
-    """A prompt template that has no single place for the class name, or no words to tune."""
+    """A template without exactly one placeholder, or without words to tune."""
 
     code = "bad_template"
 
 
 class UnreadableImageError(PoiseError, ValueError):
-    """Bytes or a file that is not an image poise accepts."""
+    """An image that can't be read."""
 
     code = "unreadable_image"
 
 
 class ModelNotFoundError(PoiseError, FileNotFoundError):
-    """Weights or a configuration that are not on this machine and could not be fetched."""
+    """Weights or a configuration that are not on this machine and could not be downloaded."""
 
     code = "model_not_found"
 
@@ -86,25 +86,25 @@ class InvalidCheckpointError(PoiseError, ValueError):
 
 
 class InvalidDatasetError(PoiseError, ValueError):
-    """A dataset folder that is missing, damaged, or not in the layout it claims."""
+    """A dataset that is missing, damaged, or in an unknown layout."""
 
     code = "bad_dataset"
 
 
 class RunConflictError(PoiseError, RuntimeError):
-    """A run folder that holds another configuration, or that another process is writing."""
+    """A run folder with another configuration, or one to which another process is writing."""
 
     code = "run_conflict"
 
 
 class MissingDependencyError(PoiseError, ImportError):
-    """A feature whose optional package is not installed."""
+    """An optional package that is not installed."""
 
     code = "missing_dependency"
 
     @classmethod
     def of(cls, feature: str, package: str, extra: str) -> MissingDependencyError:
-        """The error that says which extra brings ``package``."""
+        """Return the error for ``feature``, with the extra of poise that contains ``package``."""
         return cls(
             f"{feature} needs the package '{package}', which is not installed.",
             hint=f"Install it with: pip install {package} (the extra '{extra}' of poise).",
@@ -112,31 +112,31 @@ class MissingDependencyError(PoiseError, ImportError):
 
 
 class StorageError(PoiseError, OSError):
-    """Results can't be written: the disk is full, read-only, or over its quota. What was written before is kept."""
+    """Results can't be written because the disk is full or read-only; results written before are not affected."""
 
     code = "storage_failed"
 
 
 class ReaderProcessError(PoiseError, RuntimeError):
-    """A process died over a job, and another one over the same job."""
+    """Two processes that read images died while processing the same job."""
 
     code = "reader_lost"
 
 
 class WorkersLostError(PoiseError, RuntimeError):
-    """A task whose processes died again and again."""
+    """Several worker processes died while processing the same task."""
 
     code = "workers_lost"
 
 
 class ClusterUnavailableError(PoiseError, ConnectionError):
-    """A Ray cluster that doesn't answer, or that can't be joined."""
+    """A Ray cluster that can't be reached."""
 
     code = "no_cluster"
 
 
 class RunInterruptedError(Exception):
-    """The run was asked to stop. All finished chunks are on the disk."""
+    """A run was stopped by a signal. All finished chunks are on disk."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -144,5 +144,5 @@ class RunInterruptedError(Exception):
 
     @property
     def exit_code(self) -> int:
-        """128 + the signal's number, as shells have it."""
+        """128 + the number of the signal, as in shells."""
         return 128 + self.signum

@@ -1,4 +1,4 @@
-"""A registry maps public names to things; a clash raises and a near miss is suggested."""
+"""A registry of named objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names to things of one kind.
+    """Named objects of one kind; duplicate and unknown names raise errors.
 
     >>> colours = Registry[int]("colour")
     >>> _ = colours.add("red")(0xFF0000)
@@ -24,7 +24,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
-        """A decorator that stores its argument under ``name`` and returns it unchanged."""
+        """Return a decorator that registers its argument under ``name``."""
         if name in self._entries:
             raise InvalidOptionError(f"The {self.kind} '{name}' is registered already.", hint="Choose another name.")
 
@@ -35,19 +35,19 @@ class Registry(Generic[T]):
         return store
 
     def get(self, name: str) -> T:
-        """The entry called ``name``, or an error with the nearest name."""
+        """Return the entry of ``name``."""
         try:
             return self._entries[name]
         except KeyError:
             raise UnknownNameError.of(self.kind, name, self._entries) from None
 
     def remove(self, name: str) -> None:
-        """Forget the entry called ``name``: a notebook registers the next version of it, a test cleans up."""
+        """Remove the entry of ``name``, for example to register another version in a notebook."""
         self.get(name)
         del self._entries[name]
 
     def names(self) -> list[str]:
-        """All names, in the order in which they were added."""
+        """Return all names in the order of registration."""
         return list(self._entries)
 
     def __contains__(self, name: str) -> bool:

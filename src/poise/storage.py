@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, the hashes and names used for them, and text that is safe to print."""
+"""Atomic writes, hashes, file names, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write into an error that says what to do."""
+    """Convert errors of the operating system when writing to ``path`` into `StorageError`."""
     try:
         yield
     except StorageError:
         raise
-    except OSError as problem:
-        if problem.errno not in _STORAGE_ERRORS:
+    except OSError as error:
+        if error.errno not in _STORAGE_ERRORS:
             raise
         raise StorageError(
-            f"Can't write '{path}': {problem.strerror}.",
+            f"Can't write '{path}': {error.strerror}.",
             hint="Finished results are kept. Free some space or fix the permissions, then run the same command again.",
-        ) from problem
+        ) from error
 
 
 def write_atomic(path: str | Path, content: bytes) -> None:
-    """Write a file so that a reader, or a power cut, sees all of it or nothing."""
+    """Write a file that is either complete or absent, even after a power failure."""
     path = Path(path)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,12 +63,12 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
 
 
 def checksum(content: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 hash in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def hash_names(names: Iterable[str]) -> str:
-    """A short hash of class names in label order: equal hashes mean equal names in equal order.
+    """Return a short hash of class names in label order.
 
     >>> hash_names(["cat", "dog"]) == hash_names(["dog", "cat"])
     False
@@ -77,7 +77,7 @@ def hash_names(names: Iterable[str]) -> str:
 
 
 def slug(text: str) -> str:
-    """A readable file name; a short hash keeps two names apart that differ only in what was replaced."""
+    """Return a readable file name for ``text``, with a short hash if characters had to be replaced."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     if safe == text:
         return safe
@@ -86,16 +86,16 @@ def slug(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters spelled out: a name must not move the cursor or change colours.
+    r"""Escape control characters, which could move the cursor or change colours.
 
     >>> printable("cat\x1b[31m")
     'cat\\x1b[31m'
     """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def safe_cell(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
+    """Prepend an apostrophe to text that a spreadsheet would evaluate as a formula.
 
     >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
     ("'=1+1", -1.5, 'kld+cats')

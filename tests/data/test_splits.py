@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise import data
-from poise.data.fewshot import draw_shots
-from poise.data.items import Item
+from poise.data.items import Item, draw_shots
 from poise.errors import InvalidDatasetError, InvalidOptionError
 
 SPLIT = trees.SPLIT["eurosat"].split_file

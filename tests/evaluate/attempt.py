@@ -1,4 +1,4 @@
-"""One attempt at `poise bench run` in a process of its own, which may be told to die at a given write."""
+"""One attempt at `poise bench run` in a separate process that can be made to die at a given write."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PRELOAD = ["poise.cli.bench", "poise.evaluate.run", "poise.backbones.loaders.tin
 METHODS = "zero-shot,kld+cats"
 
 
-def make_pictures(root: Path, classes: int = 3, each: int = 4) -> Path:
-    """A small folder per class of noise pictures, the same ones every time."""
+def make_images(root: Path, classes: int = 3, each: int = 4) -> Path:
+    """A small folder per class of noise images, the same ones every time."""
     numbers = np.random.default_rng(0)
     for label in range(classes):
         folder = root / f"class{label}"
@@ -28,10 +28,10 @@ def make_pictures(root: Path, classes: int = 3, each: int = 4) -> Path:
     return root
 
 
-def arguments(pictures: Path, out: Path, *more: str) -> list[str]:
+def arguments(image_folder: Path, out: Path, *more: str) -> list[str]:
     """A run of 24 images x seeds in 8 chunks under the name 'run'."""
     return [
-        "bench", "run", "--dataset", f"folder:{pictures}", "--model", "tiny", "--method", METHODS, "--seeds", "1,2",
+        "bench", "run", "--dataset", f"folder:{image_folder}", "--model", "tiny", "--method", METHODS, "--seeds", "1,2",
         "--views", "4", "--chunk", "3", "--batch-size", "2", "--workers", "2", "--device", "cpu", "--out", str(out),
         "--name", "run", "--allow-changes", *more,
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from evaluate.attempt import arguments, make_pictures
+from evaluate.attempt import arguments, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
@@ -17,7 +17,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "table1.toml"
 runner = CliRunner()
 
 
-def test_flags_change_what_the_file_says():
+def test_flags_override_the_file():
     argv = [
         "bench",
         "run",
@@ -53,9 +53,9 @@ def test_bad_usage_is_refused(more, error):
 
 
 def test_a_run_and_what_can_be_made_of_it(tmp_path):
-    pictures = make_pictures(tmp_path / "pictures")
-    (pictures / "class0" / "bad.png").write_bytes(b"not an image")
-    result = runner.invoke(app, arguments(pictures, tmp_path / "runs"))
+    image_folder = make_images(tmp_path / "images")
+    (image_folder / "class0" / "bad.png").write_bytes(b"not an image")
+    result = runner.invoke(app, arguments(image_folder, tmp_path / "runs"))
     assert result.exit_code == 3, result.output
     assert "2 images could not be read" in result.output
     info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
@@ -74,7 +74,7 @@ def test_a_run_and_what_can_be_made_of_it(tmp_path):
 def test_frameworks_inits_and_temperatures_are_flags(tmp_path):
     fitted = tmp_path / "temperature.json"
     fitted.write_text('{"temperature": 2.0, "model": "tiny"}')
-    images = make_pictures(tmp_path / "pictures")
+    images = make_images(tmp_path / "images")
     more = ["--framework", "dynaprompt", "--template", "a drawing of a {}.", "--temperature", str(fitted)]
     result = runner.invoke(app, arguments(images, tmp_path / "runs", *more, "--set", "framework_options.size=5"))
     assert result.exit_code == 0, result.output
@@ -95,7 +95,7 @@ def test_frameworks_inits_and_temperatures_are_flags(tmp_path):
 
 
 def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):
-    argv = arguments(make_pictures(tmp_path / "pictures"), tmp_path / "runs")
+    argv = arguments(make_images(tmp_path / "images"), tmp_path / "runs")
     at = argv.index("--name")
     result = runner.invoke(app, [*argv[:at], *argv[at + 2 :]])
     assert result.exit_code == 0, result.output
@@ -105,11 +105,11 @@ def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):
     assert set(pq.read_table(next(folder.rglob("part-*.parquet")))["run"].to_pylist()) == {folder.name}
 
 
-def test_nothing_readable_is_told_apart(tmp_path):
+def test_no_readable_image_has_another_exit_code(tmp_path):
     for name in ("a", "b"):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        (tmp_path / "pictures" / name / "0.png").write_bytes(b"not an image")
-    assert runner.invoke(app, arguments(tmp_path / "pictures", tmp_path / "runs")).exit_code == 4
+        (tmp_path / "images" / name).mkdir(parents=True)
+        (tmp_path / "images" / name / "0.png").write_bytes(b"not an image")
+    assert runner.invoke(app, arguments(tmp_path / "images", tmp_path / "runs")).exit_code == 4
 
 
 def test_a_folder_without_runs(tmp_path):

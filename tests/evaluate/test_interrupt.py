@@ -8,17 +8,17 @@ import sys
 import pytest
 
 from poise.errors import RunInterruptedError
-from poise.evaluate.interrupt import Interrupt
+from poise.evaluate.interrupt import interruptible
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_is_raised_where_it_is_safe(number, code):
     before = signal.getsignal(number)
-    with Interrupt() as interrupt:
-        interrupt.check()
+    with interruptible() as check:
+        check()
         os.kill(os.getpid(), number)
         with pytest.raises(RunInterruptedError) as caught:
-            interrupt.check()
+            check()
     assert caught.value.exit_code == code
     assert signal.getsignal(number) is before
 
@@ -26,8 +26,8 @@ def test_the_first_signal_is_raised_where_it_is_safe(number, code):
 def test_the_second_signal_ends_the_process_at_once():
     program = (
         "import os, signal, time\n"
-        "from poise.evaluate.interrupt import Interrupt\n"
-        "with Interrupt():\n"
+        "from poise.evaluate.interrupt import interruptible\n"
+        "with interruptible():\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('still here', flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -37,7 +37,7 @@ def test_a_refused_write_keeps_the_old_file(tmp_path, monkeypatch, number, call)
     assert not list(tmp_path.glob(f"{TEMPORARY}*"))
 
 
-def test_other_errors_are_not_dressed_up(tmp_path, monkeypatch):
+def test_other_errors_are_not_converted(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EINVAL, "odd")
 
@@ -61,7 +61,7 @@ def test_every_prefix_of_a_ledger_can_be_read_and_continued(tmp_path):
         assert len(ledger.finished()) == complete + 1
 
 
-def test_damage_in_the_middle_costs_one_line(tmp_path):
+def test_damage_in_the_middle_loses_one_line(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for index in range(3):
         ledger.append({"unit": f"u{index}", "sha256": "0"})

@@ -7,12 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from poise.data import Item
 from poise.evaluate import records
-from poise.inference.answers import BatchAnswers, Prediction
+from poise.inference.answers import Prediction, answer_rows
 from poise.loading.sources import Failure
 from poise.types import Adapted, Prompt
 
-STAMP = records.Stamp("run", "tiny", "set", 3)
+COLUMNS = {"run": "run", "model": "tiny", "dataset": "set", "seed": 3}
 
 
 def adapted(probs, start=None, target=None, fallback=None):
@@ -37,10 +38,10 @@ def adapted(probs, start=None, target=None, fallback=None):
 def rows(answers, labels):
     start = torch.tensor([[[0.25], [-0.25]]])  # at a quarter from their middle
     made = []
-    for index, (label, row) in enumerate(zip(labels, BatchAnswers(answers, start).rows(), strict=True)):
-        image = records.ImageRef(f"image {index}", label)
+    for index, (label, row) in enumerate(zip(labels, answer_rows(answers, start), strict=True)):
+        image = Item(f"image {index}", label, "")
         outcome = Failure("x", "non_finite", "no") if row is None else Prediction("x", (), row)
-        made += records.rows(STAMP, image, list(answers), outcome)
+        made += records.rows(COLUMNS, image, list(answers), outcome)
     return made
 
 
@@ -70,7 +71,7 @@ def test_rows_come_image_by_image_and_encode_to_the_schema():
     assert [(row["id"], row["method"]) for row in made] == [
         ("image 0", "tpt"), ("image 0", "kld"), ("image 1", "tpt"), ("image 1", "kld"),
     ]  # fmt: skip
-    made += records.rows(STAMP, records.ImageRef("bad", 1), ["tpt", "kld"], Failure("bad", "unreadable_image", "no"))
+    made += records.rows(COLUMNS, Item("bad", 1, ""), ["tpt", "kld"], Failure("bad", "unreadable_image", "no"))
     content = records.encode(made)
     assert content == records.encode(made)
     table = pq.read_table(__import__("io").BytesIO(content))

@@ -1,15 +1,16 @@
-"""Whole runs in this process, on the tiny model and generated pictures."""
+"""Whole runs in this process, on the tiny model and generated image_folder."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from evaluate.attempt import contents, make_pictures
+from evaluate.attempt import contents, make_images
 
 from poise import methods
 from poise.backbones import load_model
@@ -20,9 +21,9 @@ from poise.evaluate.config import build
 from poise.evaluate.engines import LocalEngine, Watch, engines
 from poise.evaluate.run import run
 from poise.evaluate.storage import header
-from poise.evaluate.storage.status import status
+from poise.evaluate.storage.run_folder import status
 from poise.images import read_image
-from poise.inference.limits import Limits
+from poise.inference.predictor import Predictor
 from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.report.formats import render
@@ -39,12 +40,12 @@ def one_commit(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("data") / "pictures", classes=3, each=3)
+def image_folder(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("data") / "images", classes=3, each=3)
 
 
-def configure(pictures, out, **more):
-    values = {"datasets": f"folder:{pictures}", "model": "tiny", "methods": NAMES, "seeds": "1,2", "views": 4,
+def configure(image_folder, out, **more):
+    values = {"datasets": f"folder:{image_folder}", "model": "tiny", "methods": NAMES, "seeds": "1,2", "views": 4,
               "chunk": 4, "batch_size": 2, "workers": 2, "device": "cpu", "out": str(out), "name": "run"}  # fmt: skip
     return build({**values, **more})
 
@@ -55,11 +56,11 @@ def rows_of(out):
 
 
 @pytest.fixture(scope="module")
-def clean(pictures, tmp_path_factory):
+def clean(image_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("clean")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(header, "commit", lambda: "0")
-        summary = run(*configure(pictures, out))
+        summary = run(*configure(image_folder, out))
     assert (summary.images, summary.errors, summary.computed) == (18, 0, 6)
     return out
 
@@ -70,11 +71,11 @@ def test_each_image_seed_and_method_has_one_row(clean):
     assert table.num_rows == len(rows_of(clean)) == 9 * 2 * 3
 
 
-def test_rows_are_what_the_parts_give_by_hand(clean, pictures):
+def test_rows_are_what_the_parts_give_by_hand(clean, image_folder):
     encoder = load_model("tiny", device="cpu")
     labels = ("class0", "class1", "class2")
     tuner = Tuner(encoder, tokenise(encoder, labels), [methods.get("kld+cats")])
-    file = pictures / "class1" / "2.png"
+    file = image_folder / "class1" / "2.png"
     picture = read_image(file)
     plan = plan_views(picture.image.size, views=4, seed=2, key=picture.key)
     with torch.no_grad():
@@ -88,7 +89,7 @@ def test_rows_are_what_the_parts_give_by_hand(clean, pictures):
     assert row["target_prediction"] == answer.target_probs.argmax().item()
 
 
-def test_zero_shot_rows_repeat_the_start(clean):
+def test_zero_shot_rows_equal_the_init(clean):
     for (_, _, method), row in rows_of(clean).items():
         assert row["init_atfd"] > 0
         if method == "zero-shot":
@@ -98,8 +99,8 @@ def test_zero_shot_rows_repeat_the_start(clean):
 
 
 @pytest.mark.parametrize("changed", [{"batch_size": 4}, {"chunk": 9}, {"workers": 1}, {"limit": 5}])
-def test_how_the_work_is_cut_does_not_change_answers(clean, pictures, tmp_path, changed):
-    run(*configure(pictures, tmp_path, **changed))
+def test_how_the_work_is_cut_does_not_change_answers(clean, image_folder, tmp_path, changed):
+    run(*configure(image_folder, tmp_path, **changed))
     expected, found = rows_of(clean), rows_of(tmp_path)
     assert set(found) <= set(expected)
     assert len(found) == (5 if "limit" in changed else 9) * 2 * 3
@@ -120,14 +121,14 @@ def watched(monkeypatch):
     return wrap
 
 
-def test_views_are_encoded_once_for_all_methods(pictures, tmp_path, watched):
+def test_views_are_encoded_once_for_all_methods(image_folder, tmp_path, watched):
     sizes = []
     watched(lambda encode: lambda views: sizes.append(len(views)) or encode(views))
-    run(*configure(pictures, tmp_path, seeds="1"))
+    run(*configure(image_folder, tmp_path, seeds="1"))
     assert sum(sizes) == 9 + 3  # and three samples for the text features
 
 
-def test_out_of_memory_halves_the_batch_of_views(clean, pictures, tmp_path, watched):
+def test_out_of_memory_halves_the_batch_of_views(clean, image_folder, tmp_path, watched):
     def limit(encode):
         def limited(views):
             if len(views) > 1:
@@ -137,14 +138,14 @@ def test_out_of_memory_halves_the_batch_of_views(clean, pictures, tmp_path, watc
         return limited
 
     watched(limit)
-    run(*configure(pictures, tmp_path))
+    run(*configure(image_folder, tmp_path))
     expected = rows_of(clean)
     for key, row in rows_of(tmp_path).items():
         assert row["confidence"] == pytest.approx(expected[key]["confidence"], abs=1e-4)
 
 
-def test_one_bad_image_costs_its_rows_and_no_others(clean, tmp_path):
-    broken = make_pictures(tmp_path / "pictures", classes=3, each=3)
+def test_one_unreadable_image_affects_only_its_rows(clean, tmp_path):
+    broken = make_images(tmp_path / "images", classes=3, each=3)
     victim = broken / "class1" / "1.png"
     victim.write_bytes(victim.read_bytes()[:200])
     summary = run(*configure(broken, tmp_path / "out"))
@@ -159,19 +160,19 @@ def test_one_bad_image_costs_its_rows_and_no_others(clean, tmp_path):
             assert row["confidence"] == pytest.approx(expected[key]["confidence"], abs=1e-4)
 
 
-def test_a_finished_run_loads_nothing_and_changes_nothing(clean, pictures, monkeypatch):
+def test_a_finished_run_loads_nothing_and_changes_nothing(clean, image_folder, monkeypatch):
     before = {file: file.stat().st_mtime_ns for file in clean.rglob("*.parquet")}
     monkeypatch.setattr(worker, "backbones", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("poise.evaluate.run.resolve", lambda config: dataclasses.replace(
             config, dtype="float32", view_engine="batched"))  # fmt: skip
-        summary = run(*configure(pictures, clean))
+        summary = run(*configure(image_folder, clean))
     assert summary.computed == 0
     assert summary.images == 18
     assert before == {file: file.stat().st_mtime_ns for file in clean.rglob("*.parquet")}
 
 
-def test_the_header_says_everything(clean):
+def test_header_is_complete(clean):
     head = json.loads((clean / "run" / "run.json").read_text())
     (dataset,) = head["datasets"].values()
     assert dataset["classes"] == ["class0", "class1", "class2"]
@@ -182,7 +183,7 @@ def test_the_header_says_everything(clean):
     assert len(head["config_hash"]) == 64
 
 
-def test_text_features_are_kept(clean):
+def test_text_features_are_stored(clean):
     (file,) = (clean / "run" / "features").glob("*.npz")
     with np.load(file, allow_pickle=False) as arrays:
         assert arrays["labels"].tolist() == ["class0", "class1", "class2"]
@@ -198,7 +199,7 @@ def test_status_counts(clean):
     assert (found.units, found.finished, found.images, found.damaged) == (6, 6, 18, ())
 
 
-def test_a_stop_between_batches_keeps_finished_chunks(pictures, tmp_path):
+def test_a_stop_between_batches_keeps_finished_chunks(image_folder, tmp_path):
     calls = 0
 
     def check():
@@ -208,9 +209,9 @@ def test_a_stop_between_batches_keeps_finished_chunks(pictures, tmp_path):
             raise RunInterruptedError(15)
 
     with pytest.raises(RunInterruptedError):
-        run(*configure(pictures, tmp_path), check=check)
+        run(*configure(image_folder, tmp_path), check=check)
     assert status(tmp_path / "run").finished == 1
-    summary = run(*configure(pictures, tmp_path))
+    summary = run(*configure(image_folder, tmp_path))
     assert summary.computed == 5
 
 
@@ -222,22 +223,22 @@ class Backwards(LocalEngine):
         yield from reversed(list(super().run(units, watch)))
 
 
-def test_an_engine_may_finish_units_in_any_order(clean, pictures, tmp_path):
-    run(*configure(pictures, tmp_path, engine="backwards"))
+def test_an_engine_may_finish_units_in_any_order(clean, image_folder, tmp_path):
+    run(*configure(image_folder, tmp_path, engine="backwards"))
     for file in (clean / "run").rglob("*.parquet"):
         assert file.read_bytes() == (tmp_path / "run" / file.relative_to(clean / "run")).read_bytes()
 
 
-def test_names_that_do_not_exist_are_refused_before_anything_is_written(pictures, tmp_path):
+def test_unknown_names_are_refused_before_anything_is_written(image_folder, tmp_path):
     with pytest.raises(UnknownNameError, match="engine"):
-        run(*configure(pictures, tmp_path, engine="locla"))
+        run(*configure(image_folder, tmp_path, engine="locla"))
     with pytest.raises(ModelNotFoundError, match="poise fit"):
-        run(*configure(pictures, tmp_path, init="coop:x"))
+        run(*configure(image_folder, tmp_path, init="coop:x"))
     with pytest.raises(UnknownNameError, match="Did you mean 'size'"):
-        run(*configure(pictures, tmp_path, framework="dynaprompt", framework_options={"sizes": 3}))
+        run(*configure(image_folder, tmp_path, framework="dynaprompt", framework_options={"sizes": 3}))
     assert not (tmp_path / "run").exists()
     with pytest.raises(UnknownNameError, match="Did you mean 'c-tpt'"):
-        run(*configure(pictures, tmp_path, methods="ctpt"))
+        run(*configure(image_folder, tmp_path, methods="ctpt"))
 
 
 def test_classes_may_share_a_name():
@@ -251,8 +252,8 @@ def test_classes_may_share_a_name():
 
 
 @pytest.mark.parametrize("framework", ["dynaprompt", "ensemble"])
-def test_other_frameworks_run(pictures, tmp_path, clean, framework):
-    config, settings = configure(pictures, tmp_path, framework=framework, methods="zero-shot,kld+cats")
+def test_other_frameworks_run(image_folder, tmp_path, clean, framework):
+    config, settings = configure(image_folder, tmp_path, framework=framework, methods="zero-shot,kld+cats")
     summary = run(config, settings)
     assert (summary.images, summary.errors) == (18, 0)
     assert summary.units == (2 if framework == "dynaprompt" else 6)  # an ordered stream is one unit for each seed
@@ -261,16 +262,16 @@ def test_other_frameworks_run(pictures, tmp_path, clean, framework):
     tuned = [key for key in ours if key[2] == "kld+cats"]
     assert any(ours[key]["confidence"] != plain[key]["confidence"] for key in tuned)
     again = tmp_path / "again"
-    run(*configure(pictures, again, framework=framework, methods="zero-shot,kld+cats"))
+    run(*configure(image_folder, again, framework=framework, methods="zero-shot,kld+cats"))
     assert rows_of(again) == ours
 
 
-def test_a_run_starts_from_a_fitted_prompt(pictures, tmp_path, clean):
+def test_a_run_starts_from_a_fitted_prompt(image_folder, tmp_path, clean):
     encoder = load_model("tiny", device="cpu")
     context = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     facts = store.Facts(kind="coop", model=encoder.name, template="a photo of a {}.")
     store.save(tmp_path / "prompt.safetensors", store.StoredPrompt({"context": context}, facts))
-    run(*configure(pictures, tmp_path, init=f"coop:{tmp_path / 'prompt.safetensors'}"))
+    run(*configure(image_folder, tmp_path, init=f"coop:{tmp_path / 'prompt.safetensors'}"))
     ours, plain = rows_of(tmp_path), rows_of(clean)
     assert all(ours[key]["init_confidence"] != plain[key]["init_confidence"] for key in ours)
 
@@ -287,15 +288,15 @@ def test_weights_for_shifted_data_unless_given():
         resolve.make_methods(wrong)
 
 
-def test_both_view_engines_give_nearly_the_same_answers(clean, pictures, tmp_path):
-    run(*configure(pictures, tmp_path, view_engine="pil", seeds="1"))
+def test_both_view_engines_give_nearly_the_same_answers(clean, image_folder, tmp_path):
+    run(*configure(image_folder, tmp_path, view_engine="pil", seeds="1"))
     expected = rows_of(clean)
     for key, row in rows_of(tmp_path).items():
         assert row["init_confidence"] == pytest.approx(expected[key]["init_confidence"], abs=1e-5)
         np.testing.assert_allclose(row["probs"], expected[key]["probs"], atol=0.02)
 
 
-def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(pictures, tmp_path, watched):
+def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(image_folder, tmp_path, watched):
     calls = []
 
     def poisoned(encode):
@@ -306,7 +307,7 @@ def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(pictu
         return encoded
 
     watched(poisoned)
-    summary = run(*configure(pictures, tmp_path, seeds="1"))
+    summary = run(*configure(image_folder, tmp_path, seeds="1"))
     assert (summary.images, summary.errors) == (9, 2)
     rows = rows_of(tmp_path)
     failed = [row for row in rows.values() if row["error"]]
@@ -317,25 +318,27 @@ def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(pictu
     assert "kld+cats" in render(result_tables(tmp_path, metrics=["accuracy", "ece"]), "md")
 
 
-def test_images_read_by_other_processes_give_the_same_bytes(pictures, tmp_path, monkeypatch):
-    broken = pictures / "class1" / "broken.png"
+def test_images_read_by_other_processes_give_the_same_bytes(image_folder, tmp_path, monkeypatch):
+    broken = image_folder / "class1" / "broken.png"
     broken.write_bytes(b"no picture")
     try:
-        here = run(*configure(pictures, tmp_path / "here", seeds="1"))
-        monkeypatch.setattr(worker, "Limits", lambda **limits: Limits(**limits, processes=True))
-        apart = run(*configure(pictures, tmp_path / "apart", seeds="1"))
+        here = run(*configure(image_folder, tmp_path / "here", seeds="1"))
+        monkeypatch.setattr(worker, "Predictor", partial(Predictor, processes=True))
+        apart = run(*configure(image_folder, tmp_path / "apart", seeds="1"))
     finally:
         broken.unlink()
     assert here.errors == apart.errors == 1
     assert contents(tmp_path / "here") == contents(tmp_path / "apart")
 
 
-def test_wrong_labels_are_noticed_early(pictures, tmp_path, monkeypatch, caplog):
-    items = tuple(Item(f"{index}", index % 3, str(pictures / "class0" / "0.png")) for index in range(120))
+def test_wrong_labels_are_noticed_early(image_folder, tmp_path, monkeypatch, caplog):
+    items = tuple(Item(f"{index}", index % 3, str(image_folder / "class0" / "0.png")) for index in range(120))
     images = ImageSet("folder:wrong", ("a", "b", "c"), items)  # one picture under three labels: chance
     monkeypatch.setattr("poise.evaluate.run.open_set", lambda name, root, config: images)
     with caplog.at_level(logging.WARNING):
-        summary = run(*configure(pictures, tmp_path, chunk=60, methods="zero-shot", views=1, seeds="1", batch_size=60))
+        summary = run(
+            *configure(image_folder, tmp_path, chunk=60, methods="zero-shot", views=1, seeds="1", batch_size=60)
+        )
     assert len(summary.warnings) == 1
     assert "no better than chance" in summary.warnings[0]
     assert "no better than chance" in caplog.text

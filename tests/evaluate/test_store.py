@@ -25,7 +25,7 @@ HEADER = {
 UNITS = Plan((1,), 2).units("set", "set", range(4))
 
 
-def test_a_new_run_stores_its_header_and_the_same_one_goes_on(tmp_path):
+def test_a_new_run_stores_its_header_and_resumes_with_the_same_one(tmp_path):
     with RunFolder(tmp_path, "one") as folder:
         assert folder.header() is None
         folder.begin(HEADER)

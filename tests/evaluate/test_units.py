@@ -74,7 +74,7 @@ def test_an_ordered_stream_is_never_split_and_shuffled_by_its_seed():
 
 
 @given(st.permutations(range(12)))
-def test_a_stream_depends_on_seed_and_ids_alone(order):
+def test_a_stream_depends_only_on_seed_and_ids(order):
     names = ids(12)
     plainly = [names[position] for position in stream(names, range(12), 7)]
     shuffled = [names[i] for i in order]

@@ -1,4 +1,4 @@
-"""The front door: what it takes, what it returns, what it refuses, and what cannot change an answer."""
+"""`Classifier`: inputs, results, errors, and what must not change an answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def encoder():
     return load_model("tiny", device="cpu")
 
 
-def picture(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:
+def make_image(seed: int = 0, width: int = 40, height: int = 30) -> Image.Image:
     noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((width, height))
 
@@ -37,8 +37,8 @@ def classifier(encoder, labels=LABELS, method="kld+cats", **options):
     return poise.Classifier(labels, encoder, method, **{"views": 8, **options})
 
 
-def test_a_result_says_everything(encoder) -> None:
-    result = classifier(encoder)(picture(), details=True)
+def test_fields_of_a_result(encoder) -> None:
+    result = classifier(encoder)(make_image(), details=True)
     assert result.label in LABELS
     assert set(result.probabilities) == set(LABELS)
     values = list(result.probabilities.values())
@@ -56,29 +56,29 @@ def test_a_result_says_everything(encoder) -> None:
     assert sum(details.init_probabilities.values()) == pytest.approx(1, abs=1e-6)
     assert details.scale == pytest.approx(100, rel=1e-5)
     assert len(details.losses) == 1
-    assert classifier(encoder)(picture()).details is None
+    assert classifier(encoder)(make_image()).details is None
 
 
 def test_every_kind_of_input_gives_the_same_answer(encoder, tmp_path: Path) -> None:
-    image = picture()
+    image = make_image()
     path = tmp_path / "a.png"
     image.save(path)
     expected = classifier(encoder)(image).probabilities
-    for given_as in (path, str(path), path.read_bytes(), np.asarray(image)):
-        assert classifier(encoder)(given_as).probabilities == expected
+    for source in (path, str(path), path.read_bytes(), np.asarray(image)):
+        assert classifier(encoder)(source).probabilities == expected
 
 
-def test_one_gives_one_and_a_list_gives_a_list(encoder) -> None:
-    assert isinstance(classifier(encoder)(picture()), poise.Result)
-    answers = classifier(encoder)([picture(0), picture(1)])
+def test_one_image_gives_a_result_and_a_list_gives_a_list(encoder) -> None:
+    assert isinstance(classifier(encoder)(make_image()), poise.Result)
+    answers = classifier(encoder)([make_image(0), make_image(1)])
     assert [type(answer) for answer in answers] == [poise.Result, poise.Result]
     assert classifier(encoder)([]) == []
 
 
-def test_same_seed_same_bytes_and_another_seed_differs(encoder) -> None:
-    first = classifier(encoder)(picture(), details=True)
-    again = classifier(encoder)(picture(), details=True)
-    other = classifier(encoder, seed=1)(picture(), details=True)
+def test_the_seed_determines_the_views(encoder) -> None:
+    first = classifier(encoder)(make_image(), details=True)
+    again = classifier(encoder)(make_image(), details=True)
+    other = classifier(encoder, seed=1)(make_image(), details=True)
     assert first == again
     assert first.details.view_confidences[0] == other.details.view_confidences[0]
     assert first.details.view_confidences[1:] != other.details.view_confidences[1:]
@@ -86,56 +86,56 @@ def test_same_seed_same_bytes_and_another_seed_differs(encoder) -> None:
 
 @given(order=st.permutations(range(5)), size=st.integers(1, 5))
 @settings(max_examples=8)
-def test_order_and_batch_mates_do_not_matter(encoder, order: list[int], size: int) -> None:
-    alone = [classifier(encoder)(picture(i)).probabilities for i in range(5)]
-    together = classifier(encoder, batch_size=size)([picture(i) for i in order])
-    for place, i in enumerate(order):
-        assert together[place].probabilities == pytest.approx(alone[i], abs=1e-5)
+def test_order_and_batch_size_do_not_change_answers(encoder, order: list[int], size: int) -> None:
+    alone = [classifier(encoder)(make_image(i)).probabilities for i in range(5)]
+    together = classifier(encoder, batch_size=size)([make_image(i) for i in order])
+    for result, i in zip(together, order, strict=True):
+        assert result.probabilities == pytest.approx(alone[i], abs=1e-5)
 
 
 @given(order=st.permutations(range(4)))
 @settings(max_examples=6)
 def test_permuting_labels_permutes_probabilities(encoder, order: list[int]) -> None:
     labels = ["cat", "dog", "great white shark", "cup"]
-    straight = classifier(encoder, labels)(picture()).probabilities
-    permuted = classifier(encoder, [labels[i] for i in order])(picture()).probabilities
+    straight = classifier(encoder, labels)(make_image()).probabilities
+    permuted = classifier(encoder, [labels[i] for i in order])(make_image()).probabilities
     assert permuted == pytest.approx(straight, abs=1e-4)
 
 
 @pytest.mark.parametrize("method", methods.names())
-def test_every_method_answers_with_probabilities(encoder, method: str) -> None:
-    values = list(classifier(encoder, method=method)(picture()).probabilities.values())
+def test_every_method_returns_probabilities(encoder, method: str) -> None:
+    values = list(classifier(encoder, method=method)(make_image()).probabilities.values())
     assert all(math.isfinite(value) for value in values)
     assert sum(values) == pytest.approx(1, abs=1e-6)
 
 
 def test_zero_shot_needs_no_augmented_views(encoder) -> None:
-    assert classifier(encoder, method="zero-shot")(picture()).probabilities == pytest.approx(
-        classifier(encoder)(picture(), details=True).details.init_probabilities, abs=1e-6
+    assert classifier(encoder, method="zero-shot")(make_image()).probabilities == pytest.approx(
+        classifier(encoder)(make_image(), details=True).details.init_probabilities, abs=1e-6
     )
 
 
 def test_one_label_is_certain_and_flagged(encoder) -> None:
-    result = classifier(encoder, ["cat"])(picture())
+    result = classifier(encoder, ["cat"])(make_image())
     assert (result.confidence, result.entropy, result.degenerate) == (1.0, 0.0, True)
 
 
-def test_one_bad_file_costs_one_row(encoder, tmp_path: Path) -> None:
+def test_an_unreadable_file_does_not_affect_other_images(encoder, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jpg"
-    bad.write_text("not a picture")
-    outcomes = list(classifier(encoder).each([picture(0), bad, picture(1)]))
+    bad.write_text("not an image")
+    outcomes = list(classifier(encoder).each([make_image(0), bad, make_image(1)]))
     assert [isinstance(outcome, poise.Failure) for outcome in outcomes] == [False, True, False]
     assert (outcomes[1].source, outcomes[1].code) == (str(bad), "unreadable_image")
-    clean = list(classifier(encoder).each([picture(0), picture(1)]))
+    clean = list(classifier(encoder).each([make_image(0), make_image(1)]))
     assert [outcomes[0], outcomes[2]] == clean
     with pytest.raises(UnreadableImageError, match=r"bad\.jpg"):
-        classifier(encoder)([picture(0), bad])
+        classifier(encoder)([make_image(0), bad])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_gives_the_same_answer(encoder, orientation: int) -> None:
-    upright = picture(3)
-    undo = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]  # PIL's transpose that stores it turned
+    upright = make_image(3)
+    undo = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]  # PIL's transpose for storing it
     stored = upright if undo is None else upright.transpose(Image.Transpose(undo))
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -146,25 +146,25 @@ def test_exif_orientation_gives_the_same_answer(encoder, orientation: int) -> No
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
 def test_extreme_shapes_work(encoder, size: tuple[int, int]) -> None:
-    assert math.isfinite(classifier(encoder)(picture(0, *size)).confidence)
+    assert math.isfinite(classifier(encoder)(make_image(0, *size)).confidence)
 
 
 @pytest.fixture
-def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments, **options):
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr("poise.inference.classifier.load_model", refuse)
 
 
-@pytest.mark.usefixtures("nothing_loads")
+@pytest.mark.usefixtures("no_loading")
 @pytest.mark.parametrize("labels", [[], ["cat", "cat"], ["cat", " "], ["cat", 3], "cat", ["cat", None]])
 def test_bad_labels_are_refused_before_a_model_is_loaded(labels) -> None:
     with pytest.raises(InvalidLabelsError):
         poise.Classifier(labels)
 
 
-@pytest.mark.usefixtures("nothing_loads")
+@pytest.mark.usefixtures("no_loading")
 def test_names_and_options_are_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
         poise.Classifier(LABELS, method="tptt")
@@ -172,52 +172,53 @@ def test_names_and_options_are_refused_before_a_model_is_loaded() -> None:
         poise.Classifier(LABELS, template="a {}.", init="prompt.safetensors")
 
 
-def test_several_methods_are_all_answered(encoder) -> None:
+def test_several_methods_give_a_dict_of_results(encoder) -> None:
     several = classifier(encoder, method=["zero-shot", "kld+cats"])
-    one = several(picture())
+    one = several(make_image())
     assert list(one) == ["zero-shot", "kld+cats"]
     assert all(isinstance(result, poise.Result) and result.method == name for name, result in one.items())
-    assert several([picture()]) == [one]
-    assert list(several.results(iter([picture()]))) == [one]
-    assert list(classifier(encoder, method=["tpt"])(picture())) == ["tpt"]
+    assert several([make_image()]) == [one]
+    assert list(several.results(iter([make_image()]))) == [one]
+    assert list(classifier(encoder, method=["tpt"])(make_image())) == ["tpt"]
 
 
 def test_predict_proba_is_in_the_order_of_the_labels(encoder) -> None:
     one = classifier(encoder)
-    images = [picture(0), picture(1)]
-    found = one.predict_proba(images)
-    assert found.shape == (2, 3)
-    for row, result in zip(found, one(images), strict=True):
+    images = [make_image(0), make_image(1)]
+    probs = one.predict_proba(images)
+    assert probs.shape == (2, 3)
+    for row, result in zip(probs, one(images), strict=True):
         assert row.tolist() == [result.probabilities[label] for label in one.labels]
     by_method = classifier(encoder, method=["zero-shot", "kld+cats"]).predict_proba(images)
     assert {name: values.shape for name, values in by_method.items()} == {"zero-shot": (2, 3), "kld+cats": (2, 3)}
-    np.testing.assert_allclose(by_method["kld+cats"], found, atol=1e-6)
+    np.testing.assert_allclose(by_method["kld+cats"], probs, atol=1e-6)
     assert one.predict_proba([]).shape == (0, 3)
     with pytest.raises(UnreadableImageError):
         one.predict_proba(["missing.png"])
 
 
-def test_results_and_classifiers_show_what_they_are(encoder) -> None:
+def test_representations_of_results_and_classifiers(encoder) -> None:
     one = classifier(encoder, ["<b>cat</b>", "dog", "tree"])
-    result = one(picture())
+    result = one(make_image())
     assert result.top(2) == list(result.probabilities.items())[:2]
     shown = result._repr_html_()
     assert "&lt;b&gt;cat&lt;/b&gt;" in shown
     assert "<b>" not in shown
     assert "more" not in shown
-    assert "and 2 more" in classifier(encoder, [f"thing {n}" for n in range(12)], "zero-shot")(picture())._repr_html_()
+    twelve = classifier(encoder, [f"thing {n}" for n in range(12)], "zero-shot")
+    assert "and 2 more" in twelve(make_image())._repr_html_()
     for part in ("3 labels", "'dog'", "tiny", "kld+cats", "cpu"):
         assert part in repr(one)
 
 
-def test_a_number_that_is_not_finite_is_none_in_json(encoder) -> None:
-    result = classifier(encoder)(picture(), details=True)
+def test_numbers_that_are_not_finite_are_none_in_json(encoder) -> None:
+    result = classifier(encoder)(make_image(), details=True)
     broken = dataclasses.replace(result, details=dataclasses.replace(result.details, losses=(math.nan,)))
     assert broken.to_dict()["details"]["losses"] == [None]
     assert result.to_dict()["confidence"] == result.confidence
 
 
-def test_an_init_file_keeps_its_template_and_the_rule_for_long_labels(encoder, tmp_path: Path) -> None:
+def test_an_init_file_has_its_own_template_and_long_labels_follow_the_option(encoder, tmp_path: Path) -> None:
     facts = files.Facts(kind="coop", model=encoder.name, template="a photo of a {}.")
     context = encoder.embed(torch.arange(4)) + 0.01
     files.save(tmp_path / "prompt", files.StoredPrompt({"context": context}, facts))
@@ -225,12 +226,12 @@ def test_an_init_file_keeps_its_template_and_the_rule_for_long_labels(encoder, t
     with pytest.raises(InvalidLabelsError):
         classifier(encoder, long, init=tmp_path / "prompt")
     with pytest.warns(UserWarning, match="Cut to"):
-        assert classifier(encoder, long, init=tmp_path / "prompt", on_long_label="truncate")(picture()).label in long
+        assert classifier(encoder, long, init=tmp_path / "prompt", on_long_label="truncate")(make_image()).label in long
     with pytest.raises(InvalidOptionError, match="brings its own template"):
         classifier(encoder, init=tmp_path / "prompt", template="a photo of a {}.")
 
 
-def test_a_label_too_long_is_named_and_counted(encoder) -> None:
+def test_the_error_for_a_long_label_names_it_and_its_length(encoder) -> None:
     with pytest.raises(InvalidLabelsError, match=r"(?s)word word.*\d+.*77"):
         classifier(encoder, ["cat", "word " * 90])
 
@@ -252,9 +253,9 @@ def test_unknown_names_and_options_are_refused(encoder) -> None:
             classifier(encoder, **options)
 
 
-def test_a_model_that_is_not_finite_is_a_failure_and_not_an_answer(encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_output_that_is_not_finite_gives_a_failure(encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = type(encoder).encode_images
     monkeypatch.setattr(type(encoder), "encode_images", lambda self, views: encode(self, views) * float("nan"))
-    (outcome,) = classifier(encoder).each([picture()])
+    (outcome,) = classifier(encoder).each([make_image()])
     assert isinstance(outcome, poise.Failure)
     assert outcome.code == "non_finite"

@@ -1,4 +1,4 @@
-"""The pipeline object is a drop-in for transformers' own: same call, same shape, same scores when nothing is tuned."""
+"""`pipeline` equals the pipeline of transformers: same call, same output, and for zero-shot the same scores."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LABELS = ["cat", "dog", "great white shark"]
 
 
 @pytest.fixture
-def photo() -> Image.Image:
-    return Image.effect_noise((32, 32), 80).convert("RGB")  # the models' own size, so no resizing is compared
+def image() -> Image.Image:
+    return Image.effect_noise((32, 32), 80).convert("RGB")  # the models' input size, so resizing is not compared
 
 
 @pytest.mark.parametrize("save", [save_clip, save_siglip])
-def test_equals_the_transformers_pipeline(tmp_path: Path, photo: Image.Image, save) -> None:
+def test_equals_the_transformers_pipeline(tmp_path: Path, image: Image.Image, save) -> None:
     from transformers import pipeline
 
     save(tmp_path)
@@ -33,62 +33,62 @@ def test_equals_the_transformers_pipeline(tmp_path: Path, photo: Image.Image, sa
     )
     for template in ("This is a photo of {}.", "a photo of a {}."):
         arguments = {"candidate_labels": LABELS, "hypothesis_template": template}
-        expected, answer = theirs(photo, **arguments), ours(photo, **arguments)
+        expected, answer = theirs(image, **arguments), ours(image, **arguments)
         assert [row["label"] for row in answer] == [row["label"] for row in expected]
         assert [row["score"] for row in answer] == pytest.approx([row["score"] for row in expected], abs=1e-5)
         assert [set(row) for row in answer] == [{"score", "label"}] * 3
-    expected, answer = (each([photo, photo], **arguments) for each in (theirs, ours))
+    expected, answer = (pipe([image, image], **arguments) for pipe in (theirs, ours))
     assert [[row["label"] for row in rows] for rows in answer] == [[row["label"] for row in rows] for rows in expected]
 
 
-def test_inputs_of_the_original(tmp_path: Path, photo: Image.Image) -> None:
+def test_inputs_of_the_transformers_pipeline(tmp_path: Path, image: Image.Image) -> None:
     ours = poise.pipeline(model="tiny", device="cpu", views=4)
     path = tmp_path / "a.png"
-    photo.save(path)
-    expected = ours(photo, LABELS)
+    image.save(path)
+    expected = ours(image, LABELS)
     buffer = io.BytesIO()
-    photo.save(buffer, "PNG")
+    image.save(buffer, "PNG")
     text = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    for given in (str(path), text, path):
-        assert ours(given, candidate_labels=LABELS) == expected
-    assert ours(images=photo, candidate_labels=LABELS, timeout=3, batch_size=2) == expected
+    for source in (str(path), text, path):
+        assert ours(source, candidate_labels=LABELS) == expected
+    assert ours(images=image, candidate_labels=LABELS, timeout=3, batch_size=2) == expected
     assert sum(row["score"] for row in expected) == pytest.approx(1, abs=1e-6)
 
 
-def test_generators_are_read_as_they_are_needed(photo: Image.Image) -> None:
+def test_generators_are_read_lazily(image: Image.Image) -> None:
     ours = poise.pipeline(model="tiny", device=-1, views=2, batch_size=1)
     taken = []
 
-    def photos():
+    def images():
         for number in range(100):
             taken.append(number)
-            yield photo
+            yield image
 
-    answers = ours(photos(), candidate_labels=LABELS)
+    answers = ours(images(), candidate_labels=LABELS)
     first = next(answers)
-    assert first == ours(photo, LABELS)
+    assert first == ours(image, LABELS)
     assert len(taken) < 20
     answers.close()
     assert list(ours(iter([]), candidate_labels=LABELS)) == []
     assert ours([], candidate_labels=LABELS) == []
 
 
-def test_options_of_a_call(photo: Image.Image) -> None:
+def test_options_of_a_call(image: Image.Image) -> None:
     ours = poise.pipeline(model="tiny", device=torch.device("cpu"), views=2)
-    whole = ours(photo, LABELS)
-    assert ours(photo, LABELS, top_k=2) == whole[:2]
-    assert ours([photo], LABELS, top_k=1, batch_size=3) == [whole[:1]]
-    own = poise.Classifier(LABELS, "tiny", device="cpu", views=2)(photo)  # one default template for both
-    assert [row["score"] for row in whole] == list(own.probabilities.values())
-    assert ours(photo, LABELS, hypothesis_template="This is a photo of {}.") != whole
+    whole = ours(image, LABELS)
+    assert ours(image, LABELS, top_k=2) == whole[:2]
+    assert ours([image], LABELS, top_k=1, batch_size=3) == [whole[:1]]
+    result = poise.Classifier(LABELS, "tiny", device="cpu", views=2)(image)  # one default template for both
+    assert [row["score"] for row in whole] == list(result.probabilities.values())
+    assert ours(image, LABELS, hypothesis_template="This is a photo of {}.") != whole
     with pytest.raises(InvalidOptionError, match="top_k is 0"):
-        ours(photo, LABELS, top_k=0)
+        ours(image, LABELS, top_k=0)
     with pytest.raises(InvalidOptionError, match="batch_size is 0"):
-        ours(photo, LABELS, batch_size=0)
+        ours(image, LABELS, batch_size=0)
 
 
-def test_options_are_checked_when_the_pipeline_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poise.inference.pipelines.load_model", None)  # nothing is loaded for a wrong call
+def test_options_are_checked_when_the_pipeline_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.inference.pipelines.load_model", None)  # the model is not loaded before the checks
     with pytest.raises(UnknownNameError, match="Did you mean 'views'"):
         poise.pipeline(model="tiny", veiws=2)
     with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
@@ -101,16 +101,16 @@ def test_options_are_checked_when_the_pipeline_is_made(monkeypatch: pytest.Monke
         poise.pipeline(model="tiny", batch_size=-1)
 
 
-def test_refusals(photo: Image.Image) -> None:
+def test_invalid_inputs_raise_errors(image: Image.Image) -> None:
     ours = poise.pipeline(model="tiny", device="cpu", views=2)
     with pytest.raises(UnreadableImageError, match="poise does not fetch"):
         ours("https://example.org/cat.png", candidate_labels=LABELS)
     with pytest.raises(UnreadableImageError, match="base64"):
         ours("data:image/png;base64,!!!", candidate_labels=LABELS)
     with pytest.raises(InvalidOptionError, match="candidate_labels is 'cat, dog'"):
-        ours(photo, candidate_labels="cat, dog")
+        ours(image, candidate_labels="cat, dog")
     with pytest.raises(InvalidOptionError, match="candidate_labels"):
-        ours(photo)
+        ours(image)
     with pytest.raises(InvalidOptionError, match="No image"):
         ours(candidate_labels=LABELS)
     with pytest.raises(UnknownNameError, match="zero-shot-image-classification"):

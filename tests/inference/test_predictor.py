@@ -1,4 +1,4 @@
-"""The one pipeline: every kind of source, order, failures, memory, cancellation, and that all who use it agree."""
+"""The predictor: sources, order, failures, memory, cancellation, and equal answers of classify and bench."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from evaluate.attempt import make_pictures
+from evaluate.attempt import make_images
 from PIL import Image
 
 import poise
@@ -25,7 +25,7 @@ from poise.evaluate.storage import header
 from poise.evaluate.units import choose
 from poise.images import read_image
 from poise.inference.answers import Prediction
-from poise.inference.limits import Limits, default_batch_size, in_halves
+from poise.inference.limits import default_batch_size, in_halves
 from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.loading.overlap import map_ahead
 from poise.loading.sources import Failure, NamedBytes
@@ -50,12 +50,12 @@ def tuner(encoder):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    root = make_pictures(tmp_path_factory.mktemp("images"), classes=1, each=9)
+    root = make_images(tmp_path_factory.mktemp("images"), classes=1, each=9)
     return sorted(root.rglob("*.png"))
 
 
-def predictor(encoder, tuner, **limits) -> Predictor:
-    return Predictor(encoder, tuner, RECIPE, limits=Limits(**{"batch_size": 4, "workers": 2, **limits}))
+def predictor(encoder, tuner, *, batch_size=4, workers=2, **options) -> Predictor:
+    return Predictor(encoder, tuner, RECIPE, batch_size=batch_size, workers=workers, **options)
 
 
 def probs(outcomes) -> np.ndarray:
@@ -70,28 +70,29 @@ def test_every_kind_of_source_gives_the_same_answer(encoder, tuner, files) -> No
     image, content = Image.open(file), file.read_bytes()
     sources = [file, str(file), content, image, np.asarray(image), torch.from_numpy(np.array(image)).permute(2, 0, 1),
                Item("an id", 1, str(file)), NamedBytes("a name", content), read_image(file)]  # fmt: skip
-    found = list(predictor(encoder, tuner, batch_size=1).run(sources))
-    assert all(np.array_equal(row, probs(found)[0]) for row in probs(found))
-    assert [each.source for each in found[:1] + found[6:]] == [str(file), "an id", "a name", str(file)]
+    outcomes = list(predictor(encoder, tuner, batch_size=1).run(sources))
+    assert all(np.array_equal(row, probs(outcomes)[0]) for row in probs(outcomes))
+    assert [outcome.source for outcome in outcomes[:1] + outcomes[6:]] == [str(file), "an id", "a name", str(file)]
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_order_is_kept_and_one_bad_image_costs_one_row(encoder, tuner, files, tmp_path, processes) -> None:
+def test_unreadable_images_do_not_affect_others(encoder, tuner, files, tmp_path, processes) -> None:
     text = tmp_path / "text.png"
     text.write_text("no image")
-    passed_on = Failure("elsewhere", "some_code", "said before")
+    passed_on = Failure("elsewhere", "some_code", "an earlier failure")
     sources = [files[0], text, files[1], tmp_path / "missing.png", *files[2:], 3.5, passed_on]
-    found = list(predictor(encoder, tuner, processes=processes).run(iter(sources)))
+    outcomes = list(predictor(encoder, tuner, processes=processes).run(iter(sources)))
     wrong = {1: str(text), 3: str(tmp_path / "missing.png"), 11: "<float>", 12: "elsewhere"}
-    for place, outcome in enumerate(found):
-        assert isinstance(outcome, Failure) == (place in wrong)
-        assert outcome.source == (wrong[place] if place in wrong else str(sources[place]))
-    assert [each.code for each in found if isinstance(each, Failure)] == ["unreadable_image"] * 3 + ["some_code"]
-    clean = probs(predictor(encoder, tuner).run(files))
-    np.testing.assert_allclose(probs(each for each in found if isinstance(each, Prediction)), clean, atol=1e-5)
+    for position, outcome in enumerate(outcomes):
+        assert isinstance(outcome, Failure) == (position in wrong)
+        assert outcome.source == wrong.get(position, str(sources[position]))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert [failure.code for failure in failures] == ["unreadable_image"] * 3 + ["some_code"]
+    answered = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
+    np.testing.assert_allclose(probs(answered), probs(predictor(encoder, tuner).run(files)), atol=1e-5)
 
 
-def test_groups_follow_each_other_and_share_no_batch(encoder, files) -> None:
+def test_groups_are_in_order_and_share_no_batch(encoder, files) -> None:
     seen: list[tuple[str, int]] = []
 
     class Spy:
@@ -107,12 +108,12 @@ def test_groups_follow_each_other_and_share_no_batch(encoder, files) -> None:
 
     spies = [Spy("a", LABELS), Spy("b", LABELS[:2])]
     groups = [SourceGroup(files[:5], RECIPE, lambda: spies[0]), SourceGroup(files[5:8], RECIPE, lambda: spies[1])]
-    found = list(predictor(encoder, None).run_groups(groups))
+    outcomes = list(predictor(encoder, None).run_groups(groups))
     assert seen == [("a", 4), ("a", 1), ("b", 3)]
-    assert [len(each.answers["zero-shot"].probs) for each in found] == [3] * 5 + [2] * 3
+    assert [len(outcome.answers["zero-shot"].probs) for outcome in outcomes] == [3] * 5 + [2] * 3
 
 
-def test_a_generator_is_read_as_it_is_needed(encoder, tuner, files) -> None:
+def test_generators_are_read_lazily(encoder, tuner, files) -> None:
     taken = []
 
     def sources():
@@ -136,7 +137,7 @@ def test_features_and_views_come_from_the_same_pipeline(encoder, tuner, files) -
 
 
 @pytest.mark.parametrize("augmix", [False, True])
-def test_both_engines_cut_nearly_the_same_crops(encoder, files, augmix) -> None:
+def test_both_view_engines_cut_nearly_the_same_crops(encoder, files, augmix) -> None:
     """In grey levels: crops differ by rounding; AugMix may turn one level into several (posterize, equalize)."""
     made = {
         engine: torch.stack(list(Predictor(encoder, views=ViewRecipe(8, 1, augmix, engine=engine)).views(files)))
@@ -148,7 +149,7 @@ def test_both_engines_cut_nearly_the_same_crops(encoder, files, augmix) -> None:
     assert gap[:, 1:].mean() < (0.5 if augmix else 0.1)
     assert gap[:, 1:].max() <= (64 if augmix else 2.01)
     other = torch.stack(list(Predictor(encoder, views=ViewRecipe(8, 2, augmix)).views(files)))
-    assert (((made["pil"] - other).abs() * levels)[:, 1:]).mean() > 10  # so the bounds above are no matter of course
+    assert (((made["pil"] - other).abs() * levels)[:, 1:]).mean() > 10  # other crops exceed the bounds above
 
 
 # Memory, cancellation, processes
@@ -169,9 +170,9 @@ def test_a_batch_that_does_not_fit_is_halved(encoder, tuner, files, monkeypatch)
 
     monkeypatch.setattr(encoder, "encode_images", limited("encode", encoder.encode_images, 1), raising=False)
     monkeypatch.setattr(tuner, "predict", limited("tune", tuner.predict, 2), raising=False)
-    found = probs(predictor(encoder, tuner, batch_size=4).run(files[:4]))
+    actual = probs(predictor(encoder, tuner, batch_size=4).run(files[:4]))
     assert sizes == {"encode": [4, 2, 1, 1, 2, 1, 1], "tune": [4, 2, 2]}
-    np.testing.assert_allclose(found, expected[:4], atol=1e-5)
+    np.testing.assert_allclose(actual, expected[:4], atol=1e-5)
 
 
 def test_views_that_do_not_fit_are_cut_again_in_halves(encoder, tuner, files, monkeypatch) -> None:
@@ -190,7 +191,7 @@ def test_views_that_do_not_fit_are_cut_again_in_halves(encoder, tuner, files, mo
     assert asked == [4, 4, 2, 2]
 
 
-def test_one_image_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:
+def test_one_image_that_does_not_fit_raises_an_error() -> None:
     def full(batch):
         raise torch.OutOfMemoryError("full")
 
@@ -199,7 +200,7 @@ def test_one_image_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:
     assert caught.value.code == "out_of_memory"
 
 
-def test_an_ordered_stream_is_never_learnt_from_twice(encoder, files) -> None:
+def test_a_batch_of_an_ordered_stream_is_not_halved(encoder, files) -> None:
     stream = make_tuner(encoder, tokenise(encoder, LABELS), [methods.get(METHOD)], framework="dynaprompt")
     asked = []
 
@@ -213,14 +214,15 @@ def test_an_ordered_stream_is_never_learnt_from_twice(encoder, files) -> None:
     assert asked == [4]
 
 
-def test_check_stops_between_batches_and_progress_counts(encoder, tuner, files) -> None:
+def test_check_stops_a_run_between_batches_and_progress_counts_images(encoder, tuner, files) -> None:
     done: list[int] = []
 
     def check() -> None:
         if sum(done) >= 4:
             raise RunInterruptedError(15)
 
-    stream = predictor(encoder, tuner, batch_size=2).run(files, watch=Watch(check, done.append))
+    group = SourceGroup(files, RECIPE, lambda: tuner)
+    stream = predictor(encoder, tuner, batch_size=2).run_groups([group], watch=Watch(check, done.append))
     answered = [next(stream) for _ in range(4)]
     with pytest.raises(RunInterruptedError):
         next(stream)
@@ -228,35 +230,35 @@ def test_check_stops_between_batches_and_progress_counts(encoder, tuner, files) 
     assert done == [2, 2]
 
 
-def test_a_reader_that_dies_costs_one_image(encoder, tuner, files) -> None:
+def test_a_reader_process_that_dies_gives_one_failure(encoder, tuner, files) -> None:
     fatal = Item("fatal", 0, Fatal())
-    found = list(predictor(encoder, tuner, workers=1, processes=True).run([files[0], fatal, files[1]]))
-    assert [isinstance(each, Failure) for each in found] == [False, True, False]
-    assert (found[1].source, found[1].code) == ("fatal", "reader_lost")
+    outcomes = list(predictor(encoder, tuner, workers=1, processes=True).run([files[0], fatal, files[1]]))
+    assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, True, False]
+    assert (outcomes[1].source, outcomes[1].code) == ("fatal", "reader_lost")
 
 
 class Fatal:
-    """Ends the process that reads it: it becomes a call of os._exit there."""
+    """Ends the process that unpickles it, by calling os._exit."""
 
     def __reduce__(self):
         return os._exit, (3,)
 
 
-def test_a_long_run_is_read_by_processes_once_they_have_started(encoder, tuner, files, monkeypatch) -> None:
-    """As on CUDA, where nobody says who reads: first threads, then processes."""
+def test_processes_read_the_images_of_a_long_run_on_cuda(encoder, tuner, files, monkeypatch) -> None:
+    """Threads read the first images, then processes."""
     made = predictor(encoder, tuner, workers=1)
     monkeypatch.setattr("poise.loading.prepare.FEW", 2)
     preparer = made._preparer
     monkeypatch.setattr(preparer, "encoder", SimpleNamespace(device=torch.device("cuda")))
     assert [preparer._started_processes(number) for number in range(2)] == [None, None]
-    assert preparer._processes is None  # nothing was started for a few
+    assert preparer._processes is None  # none are started for a few images
     preparer._started_processes(2)
     preparer._processes.result()
     assert preparer._started_processes(3) is preparer._processes.result()
 
 
 def test_overlapping_stages_give_the_same_answers(encoder, tuner, files, monkeypatch) -> None:
-    """As on CUDA, without its streams: views are cut in one thread while another one tunes."""
+    """As on CUDA, without streams: one thread cuts views while another one tunes."""
     expected = probs(predictor(encoder, tuner).run(files))
 
     def staged(jobs, device, first, second):
@@ -264,17 +266,17 @@ def test_overlapping_stages_give_the_same_answers(encoder, tuner, files, monkeyp
         return map_ahead(second, made, threads=1, window=1)
 
     monkeypatch.setattr("poise.inference.predictor.run_stages", staged)
-    found = list(predictor(encoder, tuner).run([*files[:3], "missing.png", *files[3:]]))
-    assert isinstance(found.pop(3), Failure)
-    np.testing.assert_allclose(probs(found), expected, atol=1e-5)
+    outcomes = list(predictor(encoder, tuner).run([*files[:3], "missing.png", *files[3:]]))
+    assert isinstance(outcomes.pop(3), Failure)
+    np.testing.assert_allclose(probs(outcomes), expected, atol=1e-5)
 
 
-def test_a_batch_has_a_size_by_device_and_views() -> None:
+def test_the_default_batch_size_depends_on_device_and_views() -> None:
     cpu = torch.device("cpu")
     assert [default_batch_size(cpu, views) for views in (1, 16, 64, 100, 1000)] == [16, 16, 4, 2, 1]
 
 
-# The same answers for all
+# Equal answers
 
 
 @pytest.fixture
@@ -284,14 +286,14 @@ def one_commit(monkeypatch) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_classify_and_bench_give_the_same_probabilities_bit_by_bit(tmp_path, one_commit, batch_size) -> None:
-    root = make_pictures(tmp_path / "images", classes=3, each=2)
+    root = make_images(tmp_path / "images", classes=3, each=2)
     names = ["zero-shot", "c-tpt", METHOD]
     run(*build({"datasets": f"folder:{root}", "model": "tiny", "methods": names, "seeds": "5", "views": 6,
                 "batch_size": batch_size, "device": "cpu", "out": str(tmp_path), "name": "run"}))  # fmt: skip
     rows = {(row["id"], row["method"]): row for row in records.read(tmp_path).to_pylist()}
     images = open_dataset(f"folder:{root}")
     order = choose([item.id for item in images.items], [item.label for item in images.items], 0)
-    items = [images.items[position] for position in order]  # the same images in a batch: sums are rounded alike
+    items = [images.items[position] for position in order]  # the same batches, so that sums are rounded alike
     classify = poise.Classifier(images.classes, "tiny", names, template=images.template, views=6, seed=5,
                                 device="cpu", batch_size=batch_size)  # fmt: skip
     for item, answers in zip(items, classify([Path(item.read) for item in items]), strict=True):

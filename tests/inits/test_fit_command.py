@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from poise.backbones import load_model
 from poise.cli.fit import app, convert_app
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.features import TRAINING_CROPS, encode, epoch_crops
-from poise.inference.limits import Limits
+from poise.inference.predictor import Predictor
 from poise.inits.maple import RECIPES, Coupled
 from poise.prompts import files as store
 from poise.prompts import tokenise
@@ -141,12 +142,11 @@ def test_an_epochs_crop_is_that_view(folder) -> None:
 
 
 @pytest.mark.parametrize(("augmix", "crops"), [(True, "bilinear"), (False, "bicubic")])
-def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops) -> None:
+def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops, monkeypatch) -> None:
     encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{folder}")
     plain = encode(images, encoder, ViewRecipe(5, 2, augmix, crops, engine="pil")).features
-    batched = encode(
-        images, encoder, ViewRecipe(5, 2, augmix, crops), limits=Limits(workers=1, processes=True)
-    ).features
+    monkeypatch.setattr("poise.inference.features.Predictor", partial(Predictor, workers=1, processes=True))
+    batched = encode(images, encoder, ViewRecipe(5, 2, augmix, crops)).features
     torch.testing.assert_close(batched, plain, atol=2e-3, rtol=0)
 
 

@@ -150,5 +150,5 @@ def test_equals_the_published_code(case) -> None:
 
 
 def test_no_steps_are_refused(encoder) -> None:
-    with pytest.raises(InvalidOptionError, match="steps is 0"):
+    with pytest.raises(InvalidOptionError, match="steps=0"):
         fpp.fit(encoder, LABELS, recipe=fpp.Flatness(steps=0))

@@ -47,7 +47,7 @@ def test_coop(encoder, features, name) -> None:
     context, position = TENSORS[f"coop/{name}/ctx"], FACTS["coop"][name]["position"]
     tokens = context.shape[-2]
     words = "a photo of a" if name == "words" else ""
-    classes, _, _ = coop.begin(encoder, LABELS, coop.Shape(tokens=tokens, position=position, words=words), 1)
+    classes, _, _ = coop.initial_context(encoder, LABELS, coop.Shape(tokens=tokens, position=position, words=words), 1)
     texts = ClassTexts(encoder, classes, Prompt(context[None]))
     logits = encoder.logits(features[None], texts.init_features())[0]
     torch.testing.assert_close(logits, TENSORS[f"coop/{name}/logits"], **CLOSE)

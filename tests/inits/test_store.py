@@ -132,7 +132,7 @@ def test_a_published_maple_checkpoint(tmp_path) -> None:
     assert torch.equal(stored.tensors["weight"][2], state["prompt_learner.compound_prompt_projections.1.weight"])
     del state["prompt_learner.compound_prompt_projections.1.bias"]
     torch.save({"state_dict": state}, path)
-    with pytest.raises(InvalidCheckpointError, match="belong together"):
+    with pytest.raises(InvalidCheckpointError, match="fit together"):
         read_maple(path, "tiny")
 
 

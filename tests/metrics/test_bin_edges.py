@@ -84,7 +84,7 @@ def test_sce_at_probability_zero_and_one() -> None:
     assert sce([[1.0, 0.0]], [1]) == 1.0
 
 
-def test_empty_bins_are_kept_and_marked() -> None:
+def test_empty_bins_are_nan() -> None:
     table = equal_width([0.97], [True])
     assert len(table) == 20
     assert np.isnan(table.accuracy[:-1]).all()

@@ -9,7 +9,7 @@ import pytest
 
 from poise import metrics
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.metrics.bootstrap import interval, resamples
+from poise.metrics.bootstrap import interval, resampled_counts
 
 
 def sample(seed: int, images: int = 150, classes: int = 4, decimals: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +20,7 @@ def sample(seed: int, images: int = 150, classes: int = 4, decimals: int = 12) -
 
 
 def plain(name: str, probs: np.ndarray, labels: np.ndarray) -> float:
-    top = metrics.top_label(probs, labels)
+    top = metrics.Sample.of(probs, labels)
     of_probs = {
         "accuracy": metrics.accuracy,
         "top5": metrics.top_k,
@@ -37,7 +37,7 @@ def plain(name: str, probs: np.ndarray, labels: np.ndarray) -> float:
 def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> None:
     probs, labels = sample(3, classes=7, decimals=decimals)
     weighted = metrics.get(name).on_counts(metrics.Sample.of(probs, labels))
-    (counts,) = resamples(len(labels), 5, seed=11)
+    (counts,) = resampled_counts(len(labels), 5, seed=11)
     assert counts.sum(1).tolist() == [len(labels)] * 5
     for row, value in zip(counts, weighted(counts), strict=True):
         drawn = np.repeat(np.arange(len(labels)), row.astype(int))
@@ -50,7 +50,7 @@ def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> 
 def test_a_metric_without_a_weighted_form_is_computed_on_the_drawn_images() -> None:
     one = metrics.Sample.of(*sample(5))
     fast = metrics.get("nll")
-    (counts,) = resamples(len(one), 4, seed=2)
+    (counts,) = resampled_counts(len(one), 4, seed=2)
     slow = dataclasses.replace(fast, weighted=None).on_counts(one)
     assert slow(counts).tolist() == pytest.approx(fast.on_counts(one)(counts).tolist(), abs=1e-12)
 
@@ -63,12 +63,12 @@ def test_standard_deviation_over_seeds() -> None:
     assert metrics.estimate(samples[:1], names=["accuracy"], resamples=20)["accuracy"].std is None
 
 
-def test_the_interval_of_a_signed_metric_goes_below_zero() -> None:
+def test_interval_of_a_signed_metric_may_be_negative() -> None:
     assert interval(-0.1, np.linspace(-0.3, 0.1, 100)).low < -0.2
     assert interval(0.01, np.linspace(0, 0.1, 100)).low == 0
 
 
-def test_estimates_are_seeded_and_hold_the_value() -> None:
+def test_estimates_are_seeded_and_contain_the_value() -> None:
     one = metrics.Sample.of(*sample(1))
     first, again, other = (metrics.estimate([one], resamples=200, seed=seed) for seed in (4, 4, 5))
     assert set(first) == set(metrics.names())
@@ -98,7 +98,7 @@ def test_mean_over_seeds_draws_the_same_images() -> None:
     assert twice.interval.high == pytest.approx(alone.interval.high)
 
 
-def test_every_interval_holds_its_value() -> None:
+def test_every_interval_contains_its_value() -> None:
     for seed in range(5):
         probs, labels = sample(seed, images=60)
         for name, each in metrics.estimate([metrics.Sample.of(probs, labels)], resamples=200).items():
@@ -107,16 +107,14 @@ def test_every_interval_holds_its_value() -> None:
             assert found.high <= 1 or name in ("nll", "brier")
 
 
-def test_what_is_missing_is_said() -> None:
+def test_errors_name_what_is_missing() -> None:
     top_only = metrics.Sample.of_top([0.5, 0.7], [True, False])
     assert "sce" not in metrics.available(top_only)
-    with pytest.raises(InvalidOptionError, match="only the top label"):
+    with pytest.raises(InvalidOptionError, match="'nll' needs more than the top label"):
         metrics.estimate([top_only], names=["nll"])
-    with pytest.raises(InvalidOptionError, match="top label alone"):
+    with pytest.raises(InvalidOptionError, match="only the top label"):
         metrics.get("nll").value(top_only)
     with pytest.raises(UnknownNameError, match="aurc"):
         metrics.get("aurk")
     with pytest.raises(InvalidOptionError):
         metrics.estimate([top_only, metrics.Sample.of_top([0.5], [True])])
-    with pytest.raises(InvalidOptionError):
-        interval(0.5, np.zeros(3), level=95)

@@ -33,7 +33,7 @@ def random_probs(seed: int, images: int = 400, classes: int = 7, sharp: float = 
 def test_equals_the_published_code(case: dict[str, float]) -> None:
     tensors = load_file(GOLDEN / "metrics.safetensors")
     probs, labels = tensors[f"{case['n']}/probs"], tensors[f"{case['n']}/labels"]
-    top = metrics.top_label(probs, labels)
+    top = metrics.Sample.of(probs, labels)
     assert metrics.accuracy(probs, labels) == pytest.approx(case["accuracy"], abs=1e-12)
     assert metrics.ece(top.confidence, top.correct) == pytest.approx(case["ece"], abs=1e-12)
     assert metrics.sce(probs, labels) == pytest.approx(case["sce"], abs=1e-12)
@@ -48,19 +48,13 @@ def test_ece_and_mce_by_hand() -> None:
     by_hand = 2 / 6 * 0.43 + 3 / 6 * (2 / 3 - 0.63) + 1 / 6 * 0.33
     assert metrics.ece(confidence, correct) == pytest.approx(by_hand, abs=1e-15)
     assert metrics.mce(confidence, correct) == pytest.approx(0.43, abs=1e-15)
-    filled = [row for row in metrics.equal_width(confidence, correct).rows() if row["n"]]
-    assert [(row["n"], row["acc"], row["conf"]) for row in filled] == [
-        (1, 0.0, pytest.approx(0.33)),
-        (3, pytest.approx(2 / 3), pytest.approx(0.63)),
-        (2, 0.5, pytest.approx(0.93)),
-    ]
-    assert metrics.equal_width(confidence, correct).rows()[0] == {
-        "lo": 0,
-        "hi": 0.05,
-        "n": 0,
-        "acc": None,
-        "conf": None,
-    }
+    bins = metrics.equal_width(confidence, correct)
+    filled = bins.count > 0
+    assert bins.count[filled].tolist() == [1, 3, 2]
+    assert bins.accuracy[filled] == pytest.approx([0, 2 / 3, 0.5])
+    assert bins.confidence[filled] == pytest.approx([0.33, 0.63, 0.93])
+    assert (bins.lower[0], bins.upper[0], bins.count[0]) == (0, 0.05, 0)
+    assert np.isnan([bins.accuracy[0], bins.confidence[0]]).all()
 
 
 def test_sce_by_hand() -> None:
@@ -116,7 +110,7 @@ def test_top_k() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_equals_the_oracles(seed: int) -> None:
     probs, labels = random_probs(seed)
-    top = metrics.top_label(probs, labels)
+    top = metrics.Sample.of(probs, labels)
     ece, mce = oracle.ece_and_mce(top.confidence.tolist(), top.correct.tolist())
     assert metrics.ece(top.confidence, top.correct) == pytest.approx(ece, abs=1e-12)
     assert metrics.mce(top.confidence, top.correct) == pytest.approx(mce, abs=1e-12)
@@ -144,7 +138,7 @@ def test_equals_torchmetrics_away_from_the_edges() -> None:
     torch = pytest.importorskip("torch")
     classification = pytest.importorskip("torchmetrics.classification")
     probs, labels = random_probs(5)
-    top = metrics.top_label(probs, labels)
+    top = metrics.Sample.of(probs, labels)
     for bins, norm, ours in ((20, "l1", metrics.ece), (15, "l1", metrics.ece), (20, "max", metrics.mce)):
         metric = classification.MulticlassCalibrationError(probs.shape[1], n_bins=bins, norm=norm)
         theirs = metric(torch.from_numpy(probs), torch.from_numpy(labels))
@@ -157,7 +151,7 @@ def test_torchmetrics_differs_at_confidence_one() -> None:
     classification = pytest.importorskip("torchmetrics.classification")
     probs, labels = np.array([[1.0, 0.0], [0.96, 0.04]]), np.array([1, 0])
     theirs = classification.MulticlassCalibrationError(2, n_bins=20)(torch.from_numpy(probs), torch.from_numpy(labels))
-    top = metrics.top_label(probs, labels)
+    top = metrics.Sample.of(probs, labels)
     assert metrics.ece(top.confidence, top.correct) == pytest.approx(0.98 - 0.5)
     assert float(theirs) == pytest.approx((1.0 + 0.04) / 2, abs=1e-6)
 

@@ -76,7 +76,7 @@ def test_a_difference_of_rounding_is_not_marked(runs: Path) -> None:
     assert not (nearly - score).clear
 
 
-def test_analyses_come_with_the_ablation_and_the_papers_own(runs: Path) -> None:
+def test_analyses_include_the_ablation_and_the_papers_findings(runs: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "analyse", str(runs)])
     assert done.exit_code == 0, done.output
     assert "Ablation: pocket" in done.stdout
@@ -84,7 +84,7 @@ def test_analyses_come_with_the_ablation_and_the_papers_own(runs: Path) -> None:
     assert re.search(r"kld\+cats +average +prediction discrepancy +0\.042", done.stdout)
 
 
-def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_noted(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     head = json.loads((folder / "run.json").read_text())
     head["config"]["seeds"] = [1, 2]

@@ -30,8 +30,8 @@ def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None
     assert {path.name.split("_")[0] for path in drawn.files} == set(kinds)
     for path in drawn.files:
         if path.suffix == ".png":
-            with Image.open(path) as picture:
-                assert min(picture.size) > 200
+            with Image.open(path) as image:
+                assert min(image.size) > 200
         else:
             ElementTree.parse(path)
     reliability = (tmp_path / "reliability_dtd_pocket.svg").read_text()
@@ -59,7 +59,7 @@ def test_no_features_is_a_note_unless_asked_for(tmp_path: Path) -> None:
         write_figures(tmp_path, tmp_path / "out", only=("tsne",), resamples=20)
 
 
-def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     with pytest.raises(MissingDependencyError, match="scikit-learn"):
         embed(np.zeros((4, 3)), np.ones((4, 3)))

@@ -42,7 +42,7 @@ def page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text("utf-8")
 
 
-def test_page_holds_everything_and_fetches_nothing(page: str) -> None:
+def test_page_is_complete_and_self_contained(page: str) -> None:
     found = Reader(page)
     assert "<title>Tom &amp; Jerry</title>" in page
     assert found.links
@@ -73,7 +73,7 @@ def test_figures_on_the_page_share_no_id_and_follow_its_colours(page: str) -> No
     assert "#ffffff" not in svgs
 
 
-def test_hostile_names_can_not_leave_their_place(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_on_the_page(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script></svg><!--@@JS@@"
     made.write_run(tmp_path / "runs", datasets=(evil.replace("/", ""),), methods=("tpt",), model=evil)
     page = write_page(tmp_path / "runs", tmp_path / "page.html", resamples=5).read_text("utf-8")

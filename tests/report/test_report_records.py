@@ -11,7 +11,7 @@ from report import made
 
 from poise import metrics
 from poise.errors import InvalidDatasetError, InvalidOptionError
-from poise.report.runs import load, of_table
+from poise.report.runs import load
 from poise.storage import checksum
 
 
@@ -45,16 +45,20 @@ def test_error_rows_are_left_out_and_counted(tmp_path: Path) -> None:
     assert np.isfinite(group.pooled["confidence"]).all()
 
 
-def test_seeds_are_compared_on_their_common_images() -> None:
+def test_seeds_are_compared_on_their_common_images(tmp_path: Path) -> None:
     rows = made.rows("dtd", "tpt", 1) + made.rows("dtd", "tpt", 2)[:50]
-    (group,) = of_table(pa.Table.from_pylist(rows, schema=made.SCHEMA)).groups
+    (tmp_path / "run.json").write_text(json.dumps(made.header()))
+    pq.write_table(pa.Table.from_pylist(rows, schema=made.SCHEMA), tmp_path / "part-00000.parquet")
+    (group,) = load(tmp_path).groups
     assert group.n == 50
     assert group.uneven == 30
 
 
-def test_seeds_without_a_common_image_are_not_averaged() -> None:
+def test_seeds_without_a_common_image_are_not_averaged(tmp_path: Path) -> None:
     rows = made.rows("dtd", "tpt", 1)[:30] + made.rows("dtd", "tpt", 2)[30:]
-    (group,) = of_table(pa.Table.from_pylist(rows, schema=made.SCHEMA)).groups
+    (tmp_path / "run.json").write_text(json.dumps(made.header()))
+    pq.write_table(pa.Table.from_pylist(rows, schema=made.SCHEMA), tmp_path / "part-00000.parquet")
+    (group,) = load(tmp_path).groups
     assert list(group.seeds) == [2]
     assert group.n == 50
 
@@ -89,7 +93,7 @@ def test_top_k_records_give_what_they_can(tmp_path: Path) -> None:
     assert "nll" not in metrics.available(sample)
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="no folder"):
         load(tmp_path / "nowhere")
     with pytest.raises(InvalidDatasetError, match=r"run\.json"):

@@ -15,7 +15,7 @@ from poise.metrics import ece
 from poise.report.formats import formats, render
 from poise.report.runs import load
 from poise.report.scores import scoreboard
-from poise.report.tables import OURS, PUBLISHED, result_tables, tabulate
+from poise.report.tables import OURS, PUBLISHED, result_tables
 from poise.storage import printable, safe_cell
 
 
@@ -39,7 +39,7 @@ def test_values_are_means_over_seeds(runs: Path) -> None:
 
 
 def test_average_column_and_published_beside_ours(runs: Path) -> None:
-    (table,) = tabulate(scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20), like="table1")
+    (table,) = result_tables(scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20), like="table1")
     assert table.columns == ("Method", "Metric", "Calt", "SAT", "Avg.")
     assert [line.cells[0].text for line in table.lines if not line.quiet][::2] == [
         "zero-shot", "tpt", "c-tpt", "o-tpt", "kld+cats",
@@ -58,7 +58,7 @@ def test_average_column_and_published_beside_ours(runs: Path) -> None:
 
 def test_the_best_and_all_that_are_not_significantly_worse_are_marked(runs: Path) -> None:
     board = scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=200)
-    (table,) = tabulate(board)
+    (table,) = result_tables(board)
     for metric, better in (("accuracy", max), ("ece", min)):
         for column in ("Calt", "SAT", "Avg."):
             rows = [row for row in table.records
@@ -119,7 +119,7 @@ def test_formats(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["terminal", "md", "html", "latex"])
-def test_names_can_not_leave_their_cell(tmp_path: Path, format: str) -> None:
+def test_hostile_names_are_escaped_in_tables(tmp_path: Path, format: str) -> None:
     made.write_run(tmp_path, datasets=("[/red]\x1b[31m<b>|&",), methods=("tpt",))
     text = table_text(tmp_path, format=format, resamples=5, colour=True)
     assert "\x1b[31m" not in text
@@ -140,7 +140,7 @@ def test_other_metrics_and_intervals(runs: Path) -> None:
 def test_a_gap_is_a_dash_and_has_no_average(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="one", datasets=("caltech101",), methods=("tpt", "kld"))
     made.write_run(tmp_path, run="two", datasets=("eurosat",), methods=("tpt",))
-    (table,) = tabulate(scoreboard(load(tmp_path), metrics=("ece",), resamples=20), metrics=("ece",))
+    (table,) = result_tables(scoreboard(load(tmp_path), metrics=("ece",), resamples=20), metrics=("ece",))
     (line,) = (line for line in table.lines if line.section == "kld")
     assert [cell.text == "—" for cell in line.cells] == [False, False, True, True]
     assert "—" in table_text(tmp_path, metrics=("ece",), resamples=20)
@@ -148,21 +148,21 @@ def test_a_gap_is_a_dash_and_has_no_average(tmp_path: Path) -> None:
 
 def test_shift_table_averages_the_shifts_only(tmp_path: Path) -> None:
     made.write_run(tmp_path, datasets=("imagenet", "imagenet-a"), methods=("zero-shot", "tpt"))
-    (table,) = tabulate(scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20), like="table4")
+    (table,) = result_tables(scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20), like="table4")
     assert table.columns == ("Method", "Metric", "I", "I-A", "OOD Avg.")
     for line in table.lines:
         assert line.cells[4].text == line.cells[3].text
 
 
-def test_frameworks_and_inits_have_their_own_tables(tmp_path: Path) -> None:
+def test_frameworks_and_inits_have_separate_tables(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="plain", methods=("tpt",))
     made.write_run(tmp_path, run="dyna", methods=("tpt",), config={"framework": "dynaprompt"})
     made.write_run(tmp_path, run="coop", methods=("tpt",), config={"init": "x.safetensors"}, init_kind="coop")
     board = scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20)
     for like, label in (("table1", "TPT"), ("table2", "CoOp+TPT"), ("table3", "DynaPrompt (Replication)")):
-        (table,) = tabulate(board, like=like)
+        (table,) = result_tables(board, like=like)
         assert {line.cells[0].text for line in table.lines if line.quiet} == {f"  published: {label}"}
-    assert len(tabulate(board)) == 3
+    assert len(result_tables(board)) == 3
 
 
 def test_refusals(runs: Path) -> None:

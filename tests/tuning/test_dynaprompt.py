@@ -268,7 +268,9 @@ def test_memories_conform(memory) -> None:
     check_memory(memory)
 
 
-@pytest.mark.parametrize(("memory", "rule"), [(Forgets, "keep a moment"), (Hoards, "must hold the init")])
+@pytest.mark.parametrize(
+    ("memory", "rule"), [(Forgets, "later uses must not change"), (Hoards, "must contain the init")]
+)
 def test_memories_that_do_not_conform_are_refused_with_the_reason(memory, rule) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_memory(memory)

@@ -19,7 +19,6 @@ from poise import data, methods
 from poise.backbones import load_model
 from poise.evaluate.records import entropy
 from poise.inference.answers import Answer
-from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor
 from poise.loading.sources import Failure
 from poise.metrics import ece
@@ -51,7 +50,7 @@ def measure(encoder: DualEncoder, name: str, root: Path, limit: int, views: int,
     tuner = Tuner(encoder, tokenise(encoder, images.classes, repeats=True), [methods.get(m) for m in methods.names()])
     rows: Rows = defaultdict(lambda: defaultdict(list))
     start = time.time()
-    predictor = Predictor(encoder, tuner, ViewRecipe(views), limits=Limits(batch_size=batch))
+    predictor = Predictor(encoder, tuner, ViewRecipe(views), batch_size=batch)
     for number, (item, outcome) in enumerate(zip(items, predictor.run(items), strict=True)):
         if isinstance(outcome, Failure):
             sys.exit(f"{outcome.source}: {outcome.message}")

@@ -1,4 +1,4 @@
-"""Frozen CLIP-like models behind one DualEncoder: open_clip, transformers, the embedded one and a tiny one."""
+"""Frozen CLIP-like models: open_clip, transformers, the embedded ``pocket`` and the random ``tiny``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's name becomes an encoder on a device, in a dtype."""
+"""Loads models by name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,14 @@ from poise.registry import Registry
 from poise.types import DualEncoder
 
 _DTYPES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "float64": torch.float64,
-    "fp64": torch.float64,
-}
+    "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16, "fp16": torch.float16,
+    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float64": torch.float64, "fp64": torch.float64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how a model is loaded."""
+    """Device, dtype and cache folder of a model."""
 
     device: torch.device
     dtype: torch.dtype
@@ -38,25 +32,24 @@ Loader = Callable[[str, Placement], DualEncoder]
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One kind of name that `load_model` takes."""
+    """One kind of model name that `load_model` accepts."""
 
-    form: str  # as it is written: a bare name ("pocket"), or a scheme and what follows it ("local-dir:PATH")
+    form: str  # a name ("pocket"), or a scheme and its argument ("local-dir:PATH")
     about: str
-    load: Loader  # from what follows the scheme
-    download: bool = False  # whether files are fetched on first use
-    recommended: str = ""  # for what
-    marker: str = ""  # the file by which a folder of this kind is known
+    load: Loader  # called with the argument of the scheme, or ""
+    download: bool = False  # whether files are downloaded on first use
+    recommended: str = ""  # use for which it is recommended
+    marker: str = ""  # file that identifies a folder of this kind
 
     def describe(self) -> str:
-        """A line about it."""
-        notes = ["downloaded on first use"] * self.download + [f"recommended for {self.recommended}"] * bool(
-            self.recommended
-        )
-        return "; ".join([self.about, *notes])
+        """Return a description in one line."""
+        download = "downloaded on first use" if self.download else ""
+        recommended = f"recommended for {self.recommended}" if self.recommended else ""
+        return "; ".join(filter(None, [self.about, download, recommended]))
 
 
 models: Registry[ModelRow] = Registry("kind of model")
-_NAMED = "open_clip"  # the scheme of names without one
+_NAMED = "open_clip"  # scheme of names that have none
 _RECOMMENDED = {"ViT-B-16/openai": "the published tables"}
 
 
@@ -68,37 +61,38 @@ def load_model(
     Args:
         name: ``pocket``, ``tiny``, an open_clip name (``ViT-B-16/openai``), ``hf-hub:ORG/REPO``,
             ``local-dir:PATH`` (a folder in open_clip's format), ``transformers:ORG/REPO`` or ``transformers:PATH``.
-        device: "auto" takes CUDA, else MPS, else the CPU.
-        dtype: "auto" is float16 on CUDA and float32 elsewhere; bfloat16 on CUDA and float64 on the CPU are options.
-        cache_dir: where downloaded files are kept; the hub's own cache by default.
+        device: "auto" chooses CUDA, else MPS, else the CPU.
+        dtype: "auto" is float16 on CUDA and float32 elsewhere; bfloat16 and float64 on CUDA and float64 on the CPU are
+            also accepted.
+        cache_dir: Folder for downloaded files; by default the cache of the Hugging Face hub.
 
     Example:
         >>> load_model("tiny", device="cpu").name
         'tiny'
     """
     if not isinstance(name, str) or not name.strip():
-        raise InvalidOptionError(f"A model's name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
+        raise InvalidOptionError(f"A model name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
     place = resolve(device, dtype, cache_dir)
     scheme, _, rest = name.partition(":")
     if scheme in models:
         row = models.get(scheme)
         if bool(rest) != (":" in row.form):
-            raise UnknownNameError(f"'{name}' is not a model's name.", hint=f"Write {row.form}.")
+            raise UnknownNameError(f"'{name}' is not a model name.", hint=f"Write {row.form}.")
         return row.load(rest, place)
     _refuse_folder(name)
     return models.get(_NAMED).load(name, place)
 
 
 def list_models() -> list[str]:
-    """The names that `poise.load_model` and ``poise.Classifier(model=...)`` take.
+    """Return the names that `poise.load_model` and ``poise.Classifier(model=...)`` accept.
 
-    In those with capital letters put your own folder or repository: ``local-dir:PATH``, ``hf-hub:ORG/REPO``.
+    Capital letters stand for a folder or repository: ``local-dir:PATH``, ``hf-hub:ORG/REPO``.
     """
     return [name for name, _ in describe_models()]
 
 
 def describe_models() -> list[tuple[str, str]]:
-    """The names that `load_model` takes, each with a line about it."""
+    """Return the names that `load_model` accepts with their descriptions."""
     from poise.backbones.loaders.openclip_load import known_names
 
     rows = [models.get(scheme) for scheme in models if scheme != _NAMED]
@@ -108,7 +102,7 @@ def describe_models() -> list[tuple[str, str]]:
 
 
 def _refuse_folder(name: str) -> None:
-    """Say how a folder is written, where a name without a scheme is one."""
+    """Raise an error that suggests a scheme if ``name`` is a folder."""
     try:
         folder = Path(name).expanduser()
         exists = folder.is_dir()
@@ -117,27 +111,24 @@ def _refuse_folder(name: str) -> None:
     if not exists:
         return
     kinds = {scheme: models.get(scheme).marker for scheme in models if models.get(scheme).marker}
-    found = [f"{scheme}:{name} (it has {file})" for scheme, file in kinds.items() if (folder / file).is_file()]
+    names = [f"{scheme}:{name} (it has {file})" for scheme, file in kinds.items() if (folder / file).is_file()]
     missing = f"It has none of {', '.join(kinds.values())}, so poise can't load it."
-    raise UnknownNameError(
-        f"Unknown model '{name}': it is a folder.", hint=f"Write {' or '.join(found)}." if found else missing
-    )
+    hint = f"Write {' or '.join(names)}." if names else missing
+    raise UnknownNameError(f"Unknown model '{name}': it is a folder.", hint=hint)
 
 
 def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Placement:
-    """The device and dtype that two options stand for, or an error where this machine can't do them."""
-    chosen = _device(device)
-    if isinstance(dtype, str) and dtype != "auto" and dtype not in _DTYPES:
-        raise InvalidOptionError(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: auto, {', '.join(_DTYPES)}.")
-    if dtype == "auto":
-        number = torch.float16 if chosen.type == "cuda" else torch.float32
-    else:
-        number = _DTYPES[dtype] if isinstance(dtype, str) else dtype
-    allowed = {"cuda": set(_DTYPES.values()), "cpu": {torch.float32, torch.float64}}.get(chosen.type, {torch.float32})
-    if number not in allowed:
-        names = ", ".join(sorted(str(each).removeprefix("torch.") for each in allowed))
-        raise InvalidOptionError(f"dtype={dtype} is not accepted on {chosen.type}.", hint=f"Accepted there: {names}.")
-    return Placement(chosen, number, cache_dir)
+    """Return the device and dtype for two options; raise an error if this machine does not support them."""
+    place = _device(device)
+    options = {"auto": torch.float16 if place.type == "cuda" else torch.float32, **_DTYPES}
+    if isinstance(dtype, str) and dtype not in options:
+        raise InvalidOptionError(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: {', '.join(options)}.")
+    chosen = options[dtype] if isinstance(dtype, str) else dtype
+    allowed = {"cuda": set(_DTYPES.values()), "cpu": {torch.float32, torch.float64}}.get(place.type, {torch.float32})
+    if chosen not in allowed:
+        names = ", ".join(sorted(str(option).removeprefix("torch.") for option in allowed))
+        raise InvalidOptionError(f"dtype={dtype} is not accepted on {place.type}.", hint=f"Accepted there: {names}.")
+    return Placement(place, chosen, cache_dir)
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -158,59 +149,51 @@ def _device(device: str | torch.device) -> torch.device:
     return chosen
 
 
-def _model(
-    form: str, about: str, *, download: bool = False, recommended: str = "", marker: str = ""
-) -> Callable[[Loader], Loader]:
-    def add(load: Loader) -> Loader:
-        row = ModelRow(form, about, load, download=download, recommended=recommended, marker=marker)
-        models.add(form.partition(":")[0])(row)
-        return load
-
-    return add
-
-
-@_model("pocket", "the embedded model: small, trained; the default", recommended="first steps, and for CPUs")
+# Loaders are imported when they are used, since their libraries take seconds to import.
 def _pocket(_: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.pocket import load_pocket
 
     return load_pocket(device=place.device, dtype=place.dtype)
 
 
-@_model("tiny", "seeded random weights: its answers mean nothing", recommended="tests")
 def _tiny(_: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.tiny import load_tiny
 
     return load_tiny(device=place.device, dtype=place.dtype)
 
 
-@_model("local-dir:PATH", "a folder in open_clip's format", marker="open_clip_config.json")
 def _local_dir(path: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_folder
 
     return load_folder(path, device=place.device, dtype=place.dtype)
 
 
-@_model("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", download=True)
 def _hf_hub(repo: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_hub
 
     return load_hub(repo, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
-@_model(
-    "transformers:ORG/REPO or PATH",
-    "a CLIP or SigLIP model of transformers, on the hub or in a folder",
-    download=True,
-    marker="config.json",
-)
 def _transformers(source: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.transformers import load_transformers
 
     return load_transformers(source, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
-@_model("open_clip:ARCHITECTURE/WEIGHTS", "open_clip", download=True)
 def _open_clip(name: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_named
 
     return load_named(name, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
+
+
+for _row in (
+    ModelRow("pocket", "the embedded model: small, trained; the default", _pocket,
+             recommended="first steps, and for CPUs"),
+    ModelRow("tiny", "seeded random weights: its answers mean nothing", _tiny, recommended="tests"),
+    ModelRow("local-dir:PATH", "a folder in open_clip's format", _local_dir, marker="open_clip_config.json"),
+    ModelRow("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", _hf_hub, download=True),
+    ModelRow("transformers:ORG/REPO or PATH", "a CLIP or SigLIP model of transformers, on the hub or in a folder",
+             _transformers, download=True, marker="config.json"),
+    ModelRow("open_clip:ARCHITECTURE/WEIGHTS", "open_clip", _open_clip, download=True),
+):  # fmt: skip
+    models.add(_row.form.partition(":")[0])(_row)

@@ -1,4 +1,4 @@
-"""The command `poise`: its sub-commands, and how an error becomes a message and an exit code (`exit_codes`)."""
+"""The command `poise`: its sub-commands, and the message and exit code of each error."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ app.add_typer(fit_app, name="fit")
 app.add_typer(convert_app, name="convert")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"poise {__version__}")
         raise typer.Exit()
 
@@ -43,13 +43,13 @@ def root(
 
 
 def main() -> None:
-    """Run the command; a refusal prints one message and no traceback."""
+    """Run the command; an expected error prints one message and no traceback."""
     try:
         app()
     except PoiseError as error:
         typer.echo(f"poise: {error}", err=True)
         sys.exit(WRITE_FAILED if isinstance(error, StorageError) else USAGE)
-    except OSError as error:  # what is read has errors of its own; what is left is nearly always a failed write
+    except OSError as error:  # failed reads are PoiseErrors; the others are nearly always failed writes
         where = f"'{error.filename}'" if error.filename else "the output"
         typer.echo(f"poise: Can't use {where}: {error.strerror or error}.", err=True)
         sys.exit(WRITE_FAILED)

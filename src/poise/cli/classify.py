@@ -1,4 +1,4 @@
-"""`poise classify`: images and labels in, one row per image and method out."""
+"""`poise classify`: classify images and print one row per image and method."""
 
 from __future__ import annotations
 
@@ -27,26 +27,9 @@ if TYPE_CHECKING:
     from poise.inference.results import Result
 
 
-class Format(StrEnum):
-    """The output format."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-class LongLabel(StrEnum):
-    """What to do with a label that is longer than the model reads."""
-
-    error = "error"
-    truncate = "truncate"
-
-
-class EngineName(StrEnum):
-    """Where to run."""
-
-    local = "local"
-    ray = "ray"
+Format = StrEnum("Format", ["table", "json", "csv"])
+LongLabel = StrEnum("LongLabel", ["error", "truncate"])
+EngineName = StrEnum("EngineName", ["local", "ray"])
 
 
 def classify(
@@ -55,18 +38,15 @@ def classify(
     ],
     labels: Annotated[str | None, typer.Option(help="Comma-separated labels.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
-    model: Annotated[str, typer.Option(help="Model name; 'poise list models' shows them.")] = "pocket",
-    method: Annotated[
-        str, typer.Option(help="Comma-separated methods, or all; 'poise list methods' shows them.")
-    ] = "kld+cats",
+    model: Annotated[str, typer.Option(help="Model (see `poise list models`).")] = "pocket",
+    method: Annotated[str, typer.Option(help="Comma-separated, or all (see `poise list methods`).")] = "kld+cats",
     template: Annotated[
         str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
     ] = None,
     init: Annotated[
-        str,
-        typer.Option(help="Where tuning starts: template, fpp, fpp-shift, or a file of 'poise fit'."),
+        str, typer.Option(help="Where tuning starts: a name of `poise list inits`, or a prompt file.")
     ] = "template",
-    views: Annotated[int, typer.Option(help="Views per image, the plain one included.")] = 64,
+    views: Annotated[int, typer.Option(help="Views per image, including the plain view.")] = 64,
     augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
@@ -76,10 +56,10 @@ def classify(
         typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
     ] = None,
     on_long_label: Annotated[
-        LongLabel, typer.Option(help="Reject or cut labels that are longer than the model reads.")
+        LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")
     ] = LongLabel.error,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
-    details: Annotated[bool, typer.Option(help="With --format json: intermediate results of each answer.")] = False,
+    details: Annotated[bool, typer.Option(help="With --format json: add intermediate results.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
     address: Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")] = "",
     actors: Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")] = 0,
@@ -100,13 +80,13 @@ def classify(
 
 
 def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: Format) -> None:
-    """Print what comes; if it stops early, what has come by then."""
+    """Print all outcomes, or those so far if the work stops early."""
     outcomes: list[Any] = []
     try:
         with _sigterm_raises():
             for outcome in _watched(stream, total):
                 outcomes.append(outcome)
-    except (KeyboardInterrupt, PoiseError) as stop:  # what is done is not lost
+    except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are printed
         if outcomes or isinstance(stop, KeyboardInterrupt):
             _echo(_RENDER[output](outcomes, methods))
             typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
@@ -121,12 +101,12 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM stops the work as Ctrl-C does, so that finished rows are printed."""
+    """Let SIGTERM stop the work as Ctrl-C does, so that finished rows are printed."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise _Terminated
@@ -157,9 +137,8 @@ def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
         raise InvalidLabelsError(
             "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
         )
-    if labels is not None:
-        return [label.strip() for label in labels.split(",")]
-    assert labels_file is not None
+    if labels_file is None:
+        return [label.strip() for label in (labels or "").split(",")]
     from poise.prompts.labels import read_labels
 
     return read_labels(labels_file)
@@ -176,7 +155,7 @@ def _paths(images: list[str]) -> list[Path]:
 
 
 def _watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
-    """The same outcomes, with a progress bar where a person is watching."""
+    """Yield the same outcomes, with a progress bar on a terminal."""
     if not sys.stderr.isatty() or total < 2:
         yield from outcomes
         return
@@ -192,20 +171,17 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("image", "method", "label"):
-        table.add_column(heading)
-    for heading in ("confidence", "margin", "entropy"):
-        table.add_column(heading, justify="right")
-    table.add_column("next")
+    for heading in ("image", "method", "label", "confidence", "margin", "entropy", "next"):
+        table.add_column(heading, justify="right" if heading in ("confidence", "margin", "entropy") else "left")
     errors = []
     for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
         if not isinstance(outcome, dict):
             table.add_row(Text(printable(image)), "error", "(below)", "", "", "", "", style="red")
             errors.append(printable(f"{image}: {outcome.message}"))
             continue
-        for place, name in enumerate(methods):
-            cells = [image if place == 0 else "", *_table_row(outcome[name])]
-            table.add_row(*(Text(printable(cell)) for cell in cells))  # not markup: a label may hold [brackets]
+        for at, name in enumerate(methods):
+            cells = [image if at == 0 else "", *_table_row(outcome[name])]
+            table.add_row(*(Text(printable(cell)) for cell in cells))  # not markup: a label may contain [brackets]
     buffer = io.StringIO()
     terminal = sys.stdout.isatty()
     Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
@@ -213,10 +189,11 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
 
 
 def _short_names(outcomes: list[Any]) -> list[str]:
-    """File names without their folders, where that tells the images apart."""
-    sources = [(next(iter(each.values())) if isinstance(each, dict) else each).source for each in outcomes]
-    owners = Counter(Path(source).name for source in set(sources))
-    return [Path(source).name if owners[Path(source).name] == 1 else source for source in sources]
+    """Return file names without their folders, where that distinguishes the images."""
+    results = (next(iter(outcome.values())) if isinstance(outcome, dict) else outcome for outcome in outcomes)
+    sources = [result.source for result in results]
+    counts = Counter(Path(source).name for source in set(sources))
+    return [Path(source).name if counts[Path(source).name] == 1 else source for source in sources]
 
 
 def _table_row(result: Result) -> list[str]:
@@ -253,7 +230,7 @@ def _as_csv(outcomes: list[Any], methods: list[str]) -> str:
 
 
 def _echo(text: str) -> None:
-    """Print; a file name that is not UTF-8 must not cost the other rows."""
+    """Print text; file names that are not UTF-8 are escaped."""
     typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), nl=False)
 
 

@@ -1,4 +1,4 @@
-"""`poise data list|check|get`: which datasets there are, what of them is on disk, and how to get the rest."""
+"""`poise data`: list the known datasets, check those on disk, and download one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from poise.report.table import Line, Table
 if TYPE_CHECKING:
     from poise.data import CheckResult
 
-app = typer.Typer(no_args_is_help=True, help="Datasets: list them, check what is on disk, fetch what can be fetched.")
+app = typer.Typer(no_args_is_help=True, help="List the known datasets, check those on disk, or download one.")
 
-DataFolder = Annotated[
-    Path, typer.Option("--data", help="The folder that holds the datasets (CoOp's or TPT's layout).")
-]
+DataFolder = Annotated[Path, typer.Option("--data", help="Folder that contains the datasets (CoOp's or TPT's layout).")]
 
 
 @app.command("list")
 def list_datasets() -> None:
-    """The catalogue of datasets, as `poise list datasets` shows it."""
+    """List the known datasets, like `poise list datasets`."""
     show(datasets())
 
 
 def _show(findings: Sequence[CheckResult]) -> None:
-    """Print the state of each dataset, then what is wrong and what to do."""
+    """Print the status of each dataset, its problems and what to do."""
     lines, notes = [], []
     for finding in findings:
         expected = f"/{finding.expected}" if finding.expected is not None else ""
@@ -44,12 +42,12 @@ def _show(findings: Sequence[CheckResult]) -> None:
 @app.command()
 def check(
     data: DataFolder,
-    names: Annotated[list[str] | None, typer.Argument(help="Datasets; all of the catalogue by default.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every image, not a sample.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="Datasets; by default all known ones.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every image instead of a sample.")] = False,
 ) -> None:
-    """Say per dataset what is there, missing or damaged. Exit code 3 if anything is wrong.
+    """Check which datasets are complete, missing or damaged. The exit code is 3 if anything is wrong.
 
-    A dataset that is not there at all counts only if it is asked for by name.
+    A dataset that is missing altogether counts only if it is named.
     """
     from poise.data import check_all
 
@@ -60,8 +58,8 @@ def check(
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="The dataset.")], data: DataFolder) -> None:
-    """Fetch a dataset with torchvision's downloader and CoOp's split file, then check it."""
+def get(name: Annotated[str, typer.Argument(help="Name of the dataset.")], data: DataFolder) -> None:
+    """Download a dataset with torchvision, and CoOp's split file, then check it."""
     from poise.data.download import get as fetch
 
     finding = fetch(name, data)

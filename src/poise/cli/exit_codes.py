@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 DONE = 0  # everything was done
-USAGE = 2  # an option, a name or an input was refused before the work began
+USAGE = 2  # an option, a name or an input was rejected before the work began
 SOME_FAILED = 3  # some images failed; the rows of the others are complete. `data check`: something is wrong
 NOTHING_DONE = 4  # every image failed, or there was nothing to do
-WRITE_FAILED = 5  # results could not be written; what was written before is kept
+WRITE_FAILED = 5  # results could not be written; earlier results are kept
 INTERRUPTED = 130  # Ctrl-C: 128 + SIGINT; other signals give 128 + their number

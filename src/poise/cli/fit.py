@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
-app = typer.Typer(no_args_is_help=True, help="Fit an init (a prompt to tune from), token statistics, or a temperature.")
-convert_app = typer.Typer(no_args_is_help=True, help="Import published prompts (.pth.tar); only tensors are read.")
+app = typer.Typer(no_args_is_help=True, help="Fit an init (where tuning starts), token statistics or a temperature.")
+convert_app = typer.Typer(no_args_is_help=True, help="Convert published prompts (.pth.tar) to files for --init.")
 
 Out = Annotated[Path, typer.Option(help="Output file.")]
 Data = Annotated[Path | None, typer.Option(help="Folder that contains the datasets.")]
@@ -60,10 +60,10 @@ def coop(
     from poise.inits import coop as init
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
-    found = _features(images, encoder, augment, seed, cache)
+    features = _features(images, encoder, augment, seed, cache)
     shape = init.Shape(tokens=tokens, position=position, class_specific=class_specific, words=words)
     recipe = _recipe(epochs or init.published_epochs(shots, images.name), lr, batch_size, seed)
-    labelled = (images.classes, found.crops(), found.labels)
+    labelled = (images.classes, features.crops(), features.labels)
     _save(out, init.fit(encoder, *labelled, shape=shape, recipe=recipe, report=_report))
 
 
@@ -78,8 +78,8 @@ def cocoop(
     from poise.inits import cocoop as init
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
-    found = _features(images, encoder, augment, seed, cache)
-    labelled, recipe = (images.classes, found.crops(), found.labels), _recipe(epochs, lr, batch_size, seed)
+    features = _features(images, encoder, augment, seed, cache)
+    labelled, recipe = (images.classes, features.crops(), features.labels), _recipe(epochs, lr, batch_size, seed)
     _save(out, init.fit(encoder, *labelled, words=words, recipe=recipe, report=_report))
 
 
@@ -88,9 +88,9 @@ def maple(
     dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
     recipe: Annotated[str, typer.Option(help="few-shot, or transfer (from ImageNet to other datasets).")] = "few-shot",
     tokens: Annotated[int, typer.Option(help="Number of context tokens, initialised with 'a photo of a'.")] = 2,
-    depth: Annotated[int | None, typer.Option(help="Layers with prompts in each tower.", show_default="9; 3")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Training epochs.", show_default="5; 2")] = None,
-    lr: Annotated[float | None, typer.Option(help="SGD learning rate.", show_default="0.0035; 0.0026")] = None,
+    depth: Annotated[int | None, typer.Option(help="Layers with prompts per tower.", show_default="by recipe")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Training epochs.", show_default="by recipe")] = None,
+    lr: Annotated[float | None, typer.Option(help="SGD learning rate.", show_default="by recipe")] = None,
     batch_size: BatchSize = 4, device: Device = "auto", dtype: Dtype = "auto",
 ) -> None:  # fmt: skip
     """Fit MaPLe: coupled prompts in several layers of both towers."""
@@ -116,7 +116,7 @@ def maple(
 
 @app.command()
 def fpp(
-    out: Out, dataset: Annotated[str, typer.Option(help="Uses its test labels; or give --labels-file.")] = "",
+    out: Out, dataset: Annotated[str, typer.Option(help="Dataset with the labels; or give --labels-file.")] = "",
     labels_file: LabelsFile = None, data: Data = None, model: Model = "pocket",
     template: Annotated[str, typer.Option(help="Its text features are the alignment target.")] = "a photo of a {}.",
     steps: Annotated[int, typer.Option(help="Number of AdamW steps.")] = 1000,
@@ -145,7 +145,7 @@ def fpp(
 def temperature(
     dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket",
     split: Split = "val",
-    init: Annotated[str, typer.Option(help="template, or a prompt file that `poise fit` wrote.")] = "template",
+    init: Annotated[str, typer.Option(help="Prompt: template, or a file that `poise fit` wrote.")] = "template",
     cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto",
 ) -> None:  # fmt: skip
     """Fit temperature scaling: one number, from the plain-view logits of held-out labelled images."""
@@ -158,19 +158,19 @@ def temperature(
     from poise.views import ViewRecipe
 
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
-    found = encode(images, encoder, ViewRecipe(1, seed=1), cache=cache)
+    features = encode(images, encoder, ViewRecipe(1, seed=1), cache=cache)
     classes = tokenise(encoder, images.classes, images.template, repeats=True)
     tuner = make_tuner(encoder, classes, [methods.get("zero-shot")], init=init)
     if tuner.reads != "features":
         raise InvalidOptionError(
             f"'{init}' has image prompts.", hint="Temperature scaling needs plain features: use a CoOp prompt."
         )
-    logits = tuner.predict(found.features)["zero-shot"].logits.cpu()
-    best = scaling.fit(logits, found.labels)
+    logits = tuner.predict(features.features)["zero-shot"].logits.cpu()
+    best = scaling.fit(logits, features.labels)
     facts = {
         "temperature": best, "model": encoder.name, "dataset": dataset, "split": split, "init": init,
-        "images": len(images), "nll_before": scaling.negative_log_likelihood(logits, found.labels),
-        "nll_after": scaling.negative_log_likelihood(logits, found.labels, best),
+        "images": len(images), "nll_before": scaling.negative_log_likelihood(logits, features.labels),
+        "nll_after": scaling.negative_log_likelihood(logits, features.labels, best),
     }  # fmt: skip
     write_atomic(out, (json.dumps(facts, indent=1) + "\n").encode())
     typer.echo(f"{out}: temperature {best:.4f}, NLL {facts['nll_before']:.4f} -> {facts['nll_after']:.4f}")
@@ -194,19 +194,16 @@ def stats(
     encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
     images = images.subset(limit) if limit else images
     coupled = Coupled.of(load(init), encoder)
-    found = token_statistics(encoder, coupled, plain_views(images, encoder), layers=layers)
-    save_tensors(out, found, {"model": encoder.name, "dataset": dataset, "images": str(len(images))})
-    typer.echo(f"{out}: {list(found['mean'].shape)} (layers, tokens, width) over {len(images)} images")
+    statistics = token_statistics(encoder, coupled, plain_views(images, encoder), layers=layers)
+    save_tensors(out, statistics, {"model": encoder.name, "dataset": dataset, "images": str(len(images))})
+    typer.echo(f"{out}: {list(statistics['mean'].shape)} (layers, tokens, width) over {len(images)} images")
 
 
 @convert_app.command("coop")
 def convert_coop(
-    source: Source,
-    out: Target,
-    model: TrainedOn = "ViT-B-16/openai",
-    position: Position = "end",
+    source: Source, out: Target, model: TrainedOn = "ViT-B-16/openai", position: Position = "end",
     labels_file: LabelsFile = None,
-) -> None:
+) -> None:  # fmt: skip
     """Convert a published CoOp prompt. Class-specific prompts need --labels-file, in the order of training."""
     from poise.inits.convert import read_coop
     from poise.prompts.labels import read_labels
@@ -217,11 +214,7 @@ def convert_coop(
 
 
 @convert_app.command("maple")
-def convert_maple(
-    source: Source,
-    out: Target,
-    model: TrainedOn = "ViT-B-16/openai",
-) -> None:
+def convert_maple(source: Source, out: Target, model: TrainedOn = "ViT-B-16/openai") -> None:
     """Convert published MaPLe prompts."""
     from poise.inits.convert import read_maple
 

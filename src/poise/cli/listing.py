@@ -1,10 +1,11 @@
-"""`poise list KIND`: the rows of every registry, so that users find the names that other commands take."""
+"""`poise list KIND`: the rows of every registry, with the names that other commands accept."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from poise.report.table import Line, Table
 
 
 def show(table: Table) -> None:
-    """Print a table; on a terminal long texts wrap within its width."""
+    """Print a table; on a terminal long texts are wrapped."""
     from poise.report.formats import terminal
 
     on_screen = sys.stdout.isatty()
@@ -42,7 +43,7 @@ def _models() -> Table:
 
 
 def datasets() -> Table:
-    """The catalogue: classes, test images, AugMix under both published protocols, licence."""
+    """Return the known datasets: classes, test images, AugMix under both published protocols, licence."""
     from poise import data
 
     rows = []
@@ -53,7 +54,7 @@ def datasets() -> Table:
         rows.append((row.name, row.heading, row.classes, row.images, augmix, row.title, row.licence))
     return _table(
         ("Name", "Heading", "Classes", "Images", "AugMix", "Title", "Licence"), rows,
-        "Also: folder:/path (a folder per class), wds:/path/{000..012}.tar, hf:org/name:split.",
+        "Also: folder:/path (one folder per class), wds:/path/{000..012}.tar, hf:org/name:split.",
         "AugMix c-tpt: off under TPT's protocol, on under that of C-TPT and O-TPT.",
     )  # fmt: skip
 
@@ -90,9 +91,8 @@ def _objectives() -> Table:
 def _figures() -> Table:
     from poise.report.figures import kinds
 
-    return _table(
-        ("Name", "Title", "Description"), ((name, kinds.get(name).title, kinds.get(name).about) for name in kinds)
-    )
+    rows = [kinds.get(name) for name in kinds]
+    return _table(("Name", "Title", "Description"), ((row.name, row.title, row.about) for row in rows))
 
 
 def _formats() -> Table:
@@ -112,9 +112,9 @@ def list_names(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     text: Annotated[str, typer.Option("--filter", help="Show only rows that contain this text.")] = "",
 ) -> None:
-    """List what can be named: models, methods, datasets, metrics, frameworks, inits, objectives, figures, formats."""
+    """List the names that options accept, with descriptions."""
     table = LISTS[kind.value]()
-    kept = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
-    if not kept:
+    lines = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
+    if not lines:
         raise InvalidOptionError(f"None of the {kind.value} contains '{text}'.", hint=f"See `poise list {kind.value}`.")
-    show(Table(table.title, table.columns, kept, table.notes, table.texts))
+    show(replace(table, lines=lines))

@@ -5,14 +5,4 @@ from poise.data.items import ImageSet, Item
 from poise.data.opening import open_dataset
 from poise.data.verify import CheckResult, check, check_all
 
-__all__ = [
-    "CheckResult",
-    "DatasetRow",
-    "ImageSet",
-    "Item",
-    "check",
-    "check_all",
-    "names",
-    "open_dataset",
-    "row",
-]
+__all__ = ["CheckResult", "DatasetRow", "ImageSet", "Item", "check", "check_all", "names", "open_dataset", "row"]

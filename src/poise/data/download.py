@@ -1,4 +1,4 @@
-"""Fetching datasets: torchvision's downloaders for the images, CoOp's published file for the split."""
+"""Downloads datasets: the images with torchvision, the split file from CoOp's Google Drive."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from poise.data.catalog import DatasetRow, row
-from poise.data.locations import find_split_file, found_places, has_images, how_to_get
+from poise.data.locations import existing_folders, find_split_file, has_images, how_to_get
 from poise.data.verify import CheckResult, check
 from poise.errors import InvalidDatasetError
 
-FetchImages = Callable[[str, Path], object]  # torchvision's class name, data folder
-FetchSplit = Callable[[str, Path, str], object]  # Google Drive id, folder, file name
-
 
 def fetch_with_torchvision(kind: str, root: Path) -> object:
-    """Download and unpack one dataset below ``root`` where torchvision puts it; the catalogue knows that place."""
+    """Download one dataset into the folder below ``root`` that torchvision chooses; the catalogue lists it."""
     import torchvision
 
     maker: Any = getattr(torchvision.datasets, kind)
@@ -34,40 +31,39 @@ def get(
     name: str,
     root: str | Path,
     *,
-    images: FetchImages = fetch_with_torchvision,
-    split: FetchSplit = fetch_split,
+    images: Callable[[str, Path], object] = fetch_with_torchvision,
+    split: Callable[[str, Path, str], object] = fetch_split,
 ) -> CheckResult:
-    """Fetch what is missing of ``name`` below ``root`` and look at the result.
+    """Download the missing files of a dataset, then check it.
+
+    Args:
+        name: Name of the dataset in the catalogue.
+        root: The data folder.
+        images: Downloads the images; called with the name of torchvision's dataset class and the data folder.
+        split: Downloads the split file; called with its Google Drive id, the folder and the file name.
 
     Raises:
-        InvalidDatasetError: the dataset can't be downloaded, or a download failed; the message says what to do.
+        InvalidDatasetError: The dataset can't be downloaded automatically, or a download failed.
     """
-    wanted = row(name)
+    dataset = row(name)
     folder = Path(root).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    if not has_images(wanted, folder):
-        if not wanted.torchvision:
-            raise InvalidDatasetError(f"{wanted.title} can't be fetched automatically.", hint=how_to_get(wanted))
-        _attempt(wanted, "images", lambda: images(wanted.torchvision, folder))
-        if not has_images(wanted, folder):
-            raise InvalidDatasetError(f"{wanted.title}: no images after the download.", hint=how_to_get(wanted))
-    if wanted.split_file and find_split_file(wanted, folder) is None:
-        file, beside = wanted.split_file, split_folder(wanted, folder)
-        _attempt(wanted, file, lambda: split(wanted.split_drive, beside, file))
+    if not has_images(dataset, folder):
+        if not dataset.torchvision:
+            raise InvalidDatasetError(f"{dataset.title} can't be fetched automatically.", hint=how_to_get(dataset))
+        _attempt(dataset, "images", lambda: images(dataset.torchvision, folder))
+        if not has_images(dataset, folder):
+            raise InvalidDatasetError(f"{dataset.title}: no images after the download.", hint=how_to_get(dataset))
+    if dataset.split_file and find_split_file(dataset, folder) is None:
+        _, image_folder = next(existing_folders(dataset, folder))
+        top = folder / image_folder.relative_to(folder).parts[0]  # the same in every layout
+        _attempt(dataset, dataset.split_file, lambda: split(dataset.split_drive, top, dataset.split_file))
     return check(name, folder)
 
 
-def split_folder(wanted: DatasetRow, root: Path) -> Path:
-    """The dataset's own folder below ``root``, whichever layout its images are in."""
-    _, images = next(found_places(wanted, root))
-    return root / images.relative_to(root).parts[0]
-
-
-def _attempt(wanted: DatasetRow, what: str, fetch: Callable[[], object]) -> None:
+def _attempt(dataset: DatasetRow, files: str, fetch: Callable[[], object]) -> None:
     try:
         fetch()
-    except (OSError, RuntimeError, ImportError) as problem:
-        raise InvalidDatasetError(
-            f"{wanted.title}: {what} could not be fetched: {problem}.",
-            hint=how_to_get(wanted, by_hand=True),
-        ) from problem
+    except (OSError, RuntimeError, ImportError) as error:
+        message = f"{dataset.title}: {files} could not be fetched: {error}."
+        raise InvalidDatasetError(message, hint=how_to_get(dataset, by_hand=True)) from error

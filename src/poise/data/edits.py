@@ -1,16 +1,16 @@
-"""From a dataset's own class names to the names that published results were obtained with."""
+"""Conversions of a dataset's original class names to the names that published results were obtained with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 
 Edit = Callable[[str], str]
 
 
 def tidy(name: str) -> str:
-    """Underscores are spaces in a prompt.
+    """Replace underscores by spaces.
 
     >>> tidy("car_side")
     'car side'
@@ -19,7 +19,7 @@ def tidy(name: str) -> str:
 
 
 def lower_case(name: str) -> str:
-    """Pets: breeds in lower case.
+    """Convert to lower case (Pets).
 
     >>> lower_case("Egyptian_Mau")
     'egyptian mau'
@@ -28,7 +28,7 @@ def lower_case(name: str) -> str:
 
 
 def split_camel_case(name: str) -> str:
-    """UCF101: one word per capital letter.
+    """Separate words at capital letters (UCF101).
 
     >>> split_camel_case("ApplyEyeMakeup")
     'Apply Eye Makeup'
@@ -37,7 +37,7 @@ def split_camel_case(name: str) -> str:
 
 
 def reverse_parts(name: str) -> str:
-    """SUN397: the leading letter dropped, the qualifier before the scene.
+    """Remove the leading letter and put the qualifier before the scene (SUN397).
 
     >>> reverse_parts("w/wrestling_ring/indoor")
     'indoor wrestling ring'
@@ -45,19 +45,15 @@ def reverse_parts(name: str) -> str:
     return tidy(" ".join(reversed(name.split("/")[1:])))
 
 
-@dataclass(frozen=True)
-class Renamed:
-    """Some classes have a new name, the others are only tidied."""
-
-    names: Mapping[str, str]
-
-    def __call__(self, name: str) -> str:
-        """The published name of the folder ``name``."""
-        return self.names.get(name, tidy(name))
+def _rename(names: Mapping[str, str], name: str) -> str:
+    return names.get(name, tidy(name))
 
 
-caltech_names = Renamed({"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"})
-eurosat_names = Renamed(
+caltech_names = partial(
+    _rename, {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
+)
+eurosat_names = partial(
+    _rename,
     {
         "AnnualCrop": "Annual Crop Land",
         "HerbaceousVegetation": "Herbaceous Vegetation Land",
@@ -67,5 +63,5 @@ eurosat_names = Renamed(
         "PermanentCrop": "Permanent Crop Land",
         "Residential": "Residential Buildings",
         "SeaLake": "Sea or Lake",
-    }
+    },
 )

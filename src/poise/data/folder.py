@@ -1,4 +1,4 @@
-"""Any tree with a folder per class: ``folder:/path``."""
+"""Any tree with one folder per class: ``folder:/path``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from poise.errors import InvalidDatasetError
 
 
 def read_class_file(path: Path) -> dict[str, str]:
-    """``folder name`` per line, in label order: the first word is the folder, the rest is the class name."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    pairs = [line.split(maxsplit=1) for line in lines]
-    short = [pair[0] for pair in pairs if len(pair) < 2]
-    if short:
-        raise InvalidDatasetError(f"'{path}' gives the folder '{short[0]}' no name.", hint="Each line is: folder name.")
-    return {folder: tidy(name) for folder, name in pairs}
+    """Read a file with one ``folder class name`` per line, in label order."""
+    lines = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    unnamed = [line[0] for line in lines if len(line) < 2]
+    if unnamed:
+        raise InvalidDatasetError(
+            f"'{path}' gives the folder '{unnamed[0]}' no name.", hint="Each line is: folder name."
+        )
+    return {folder: tidy(name) for folder, name in lines}
 
 
 def open_folder(path: str) -> ImageSet:
-    """Classes are the folders in sorted order; ``classnames.txt`` in ``path`` may order and name them otherwise."""
+    """Open a folder with one subfolder per class.
+
+    The classes are the subfolders in alphabetical order, unless ``classnames.txt`` gives their order and names.
+    """
     root = Path(path).expanduser()
     if not root.is_dir():
         raise InvalidDatasetError(
-            f"The folder '{root}' does not exist.", hint="Give folder:/path, with one folder per class."
+            f"The folder '{root}' does not exist.", hint="Use folder:/path, with a folder per class."
         )
     folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     class_file = root / "classnames.txt"
@@ -41,9 +45,5 @@ def open_folder(path: str) -> ImageSet:
         for image in (list_images(root / name) if name in folders else [])
     ]
     if not items:
-        raise InvalidDatasetError(
-            f"No images in folders below '{root}'.", hint="Put the images into one folder per class."
-        )
-    return ImageSet(
-        name=f"folder:{path}", classes=tuple(names.values()), items=tuple(items), folder=str(root), layout="folder"
-    )
+        raise InvalidDatasetError(f"No images in folders below '{root}'.", hint="Put each class into its own folder.")
+    return ImageSet(f"folder:{path}", tuple(names.values()), tuple(items), folder=str(root), layout="folder")

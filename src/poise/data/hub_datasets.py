@@ -14,45 +14,33 @@ from poise.errors import InvalidDatasetError, MissingDependencyError
 
 @dataclass(frozen=True, slots=True)
 class HubRow:
-    """An image in a row of a table; the table is opened once per process."""
+    """An image in a row of a table. The table is opened once per process."""
 
     spec: str
     column: str
     row: int
 
     def load(self) -> Path | bytes:
-        """The encoded image, or the file that holds it."""
+        """Return the encoded image, or the path of its file."""
         cell = open_table(self.spec)[self.row][self.column]
-        if cell["bytes"] is not None:
-            return bytes(cell["bytes"])
-        return Path(cell["path"])
-
-
-def parse_spec(spec: str) -> tuple[str, str]:
-    """The id or path, and the split ("test" where none is given).
-
-    >>> parse_spec("org/name:validation")
-    ('org/name', 'validation')
-    """
-    source, _, split = spec.partition(":")
-    return source, split or "test"
+        return Path(cell["path"]) if cell["bytes"] is None else bytes(cell["bytes"])
 
 
 @lru_cache(maxsize=8)
 def open_table(spec: str) -> Any:
-    """The table of one split, with its images left encoded."""
+    """Return the table of one split without decoding its images."""
     try:
         import datasets
-    except ImportError as problem:
-        raise MissingDependencyError.of("A Hugging Face dataset", "datasets", "data") from problem
-    source, split = parse_spec(spec)
+    except ImportError as error:
+        raise MissingDependencyError.of("A Hugging Face dataset", "datasets", "data") from error
+    source, _, split = spec.partition(":")
     try:
-        table = _load(datasets, source, split)
-    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as problem:
+        table = _load(datasets, source, split or "test")
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise InvalidDatasetError(
-            f"The Hugging Face dataset 'hf:{spec}' can't be opened: {problem}.",
-            hint="Give hf:org/name:split or hf:/folder:split; an id needs the network or a filled cache.",
-        ) from problem
+            f"The Hugging Face dataset 'hf:{spec}' can't be opened: {error}.",
+            hint="Use hf:org/name:split or hf:/folder:split. Datasets that are not in the cache need the network.",
+        ) from error
     for name, feature in table.features.items():
         if isinstance(feature, datasets.Image):
             table = table.cast_column(name, datasets.Image(decode=False))
@@ -61,27 +49,25 @@ def open_table(spec: str) -> Any:
 
 def _load(datasets: Any, source: str, split: str) -> Any:
     folder = Path(source).expanduser()
-    if not folder.is_dir():
-        return datasets.load_dataset(source, split=split)
     if (folder / "dataset_dict.json").is_file():
         return datasets.load_from_disk(str(folder))[split]
     if (folder / "state.json").is_file():
         return datasets.load_from_disk(str(folder))
-    return datasets.load_dataset(str(folder), split=split)
+    return datasets.load_dataset(str(folder) if folder.is_dir() else source, split=split)
 
 
 def _column(features: Any, kind: type, spec: str) -> str:
-    found = [name for name, feature in features.items() if isinstance(feature, kind)]
-    if len(found) != 1:
+    columns = [name for name, feature in features.items() if isinstance(feature, kind)]
+    if len(columns) != 1:
         raise InvalidDatasetError(
-            f"'hf:{spec}' has {len(found)} columns of type {kind.__name__} ({', '.join(features)}).",
+            f"'hf:{spec}' has {len(columns)} columns of type {kind.__name__} ({', '.join(features)}).",
             hint="Exactly one column of images (Image) and one of labels (ClassLabel) is needed.",
         )
-    return found[0]
+    return columns[0]
 
 
 def open_hub(spec: str) -> ImageSet:
-    """All rows of one split of a dataset with an image column and a class-label column."""
+    """Open one split of a dataset with an image column and a class-label column."""
     table = open_table(spec)
     import datasets
 
@@ -90,10 +76,8 @@ def open_hub(spec: str) -> ImageSet:
     labels = table[label][:]
     unlabelled = next((row for row, value in enumerate(labels) if value is None or value < 0), None)
     if unlabelled is not None:
-        raise InvalidDatasetError(
-            f"Row {unlabelled} of 'hf:{spec}' has no label.", hint="Choose a split that is labelled."
-        )
+        raise InvalidDatasetError(f"Row {unlabelled} of 'hf:{spec}' has no label.", hint="Use a labelled split.")
     items = tuple(Item(id=str(row), label=value, read=HubRow(spec, image, row)) for row, value in enumerate(labels))
     classes = tuple(tidy(name) for name in table.features[label].names)
-    source, split = parse_spec(spec)
-    return ImageSet(name=f"hf:{spec}", classes=classes, items=items, split=split, folder=source, layout="hugging-face")
+    source, _, split = spec.partition(":")
+    return ImageSet(f"hf:{spec}", classes, items, split=split or "test", folder=source, layout="hugging-face")

@@ -1,8 +1,10 @@
-"""What a dataset is to the rest of poise: class names in label order, and images read when they are needed."""
+"""Labelled images of a dataset, read when they are needed, and its class names in label order."""
 
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,78 +14,97 @@ from poise.storage import hash_names
 
 
 class Stored(Protocol):
-    """An image inside something larger: a tar shard, a table."""
+    """The location of an image in a container, such as a tar shard or a table."""
 
     def load(self) -> Path | bytes:
-        """The encoded image, or the file that holds it."""
+        """Return the encoded image, or the path of its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stretch of bytes of a file: a member of an uncompressed tar."""
+    """A range of bytes of a file: a member of an uncompressed tar."""
 
     path: str
     offset: int
     size: int
 
     def load(self) -> bytes:
-        """The bytes; a file that has become shorter is an error, never a short read."""
+        """Return the bytes. If the file is too short, an error is raised."""
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             data = file.read(self.size)
         if len(data) != self.size:
             raise InvalidDatasetError(
                 f"'{self.path}' ends after {len(data)} of {self.size} bytes at offset {self.offset}.",
-                hint="The shard has changed or was cut off since it was indexed; fetch it again.",
+                hint="The shard was changed or truncated after it was indexed; download it again.",
             )
         return data
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One labelled image: cheap to hold by the ten thousand, and picklable for loading in other processes."""
+    """One labelled image. Items are small, and picklable so that other processes can read them."""
 
     id: str  # the same on every machine: the path within the dataset
     label: int
-    read: str | Stored  # a file's path, or where in a container the image lies
+    read: str | Stored  # the path of a file, or the location in a container
 
     def source(self) -> Path | bytes:
-        """What ``poise.images.read_image`` takes."""
+        """Return the argument for `poise.images.read_image`."""
         return Path(self.read) if isinstance(self.read, str) else self.read.load()
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A dataset split that is ready to be classified."""
+    """One split of a dataset."""
 
     name: str
-    classes: tuple[str, ...]  # as they enter the template, in label order
+    classes: tuple[str, ...]  # names for the template, in label order
     items: tuple[Item, ...]
     template: str = "a photo of a {}."
-    augmix: bool = False  # whether the views of this set are mixed with AugMix
-    shift: bool = False  # a distribution shift of ImageNet
-    reference_accuracy: float | None = None  # published, zero-shot, CLIP ViT-B/16, as a fraction
+    augmix: bool = False  # whether views are mixed with AugMix
+    shift: bool = False  # whether it is a distribution shift of ImageNet
+    reference_accuracy: float | None = None  # published zero-shot accuracy of CLIP ViT-B/16, as a fraction
     split: str = "test"
-    folder: str = ""  # where the images were found
-    layout: str = ""  # which published arrangement was found there
+    folder: str = ""  # folder of the images
+    layout: str = ""  # published layout of that folder
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
     def class_hash(self) -> str:
-        """The hash of the class names in label order."""
+        """Hash of the class names in label order."""
         return hash_names(self.classes)
 
     def subset(self, count: int, seed: int = 0) -> ImageSet:
-        """``count`` images in an order that depends on ``seed`` and the ids alone; a smaller subset is its beginning.
+        """Return ``count`` images in an order that depends only on ``seed`` and the ids.
 
-        Split files list class after class, so the first images of a set say nothing about the set.
+        A smaller subset is the beginning of a larger one. The first images of a dataset are not representative, since
+        split files list one class after the other.
         """
         if count < 1:
-            raise InvalidOptionError(f"A subset of {count} images was asked for.", hint="Ask for at least 1.")
+            raise InvalidOptionError(f"A subset of {count} images was requested.", hint="Request at least 1.")
 
         def rank(item: Item) -> bytes:
             return hashlib.blake2b(f"{seed}\n{item.id}".encode(), digest_size=16).digest()
 
         return replace(self, items=tuple(sorted(self.items, key=rank)[:count]))
+
+
+def draw_shots(items: Sequence[Item], shots: int, seed: int = 1) -> list[Item]:
+    """Draw ``shots`` items per class, or all items of a class that has fewer.
+
+    One generator, seeded once, draws from the classes in the order of their first item. For CoOp's split files this
+    gives the same items as CoOp's code with the same seed.
+    """
+    if shots < 1:
+        raise InvalidOptionError(f"shots={shots} is not accepted.", hint="Request at least 1 image per class.")
+    by_class: dict[int, list[Item]] = {}
+    for item in items:
+        by_class.setdefault(item.label, []).append(item)
+    generator = random.Random(seed)
+    drawn: list[Item] = []
+    for members in by_class.values():
+        drawn += generator.sample(members, shots) if len(members) >= shots else members
+    return drawn

@@ -1,18 +1,16 @@
-"""From a dataset's name and the data folder to an ImageSet."""
+"""Opens datasets by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from poise.data.catalog import ROWS, DatasetRow, Protocol
-from poise.data.fewshot import draw_shots
 from poise.data.folder import open_folder
 from poise.data.hub_datasets import open_hub
-from poise.data.items import ImageSet
+from poise.data.items import ImageSet, draw_shots
 from poise.data.locations import check_root
 from poise.data.shards import open_shards
-from poise.data.splits import SPLITS, open_split
-from poise.data.variants import open_variants
+from poise.data.splits import SPLITS, open_split, open_variants
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
 from poise.storage import hash_names
@@ -31,28 +29,28 @@ def open_dataset(
     protocol: Protocol = "tpt",
     strict: bool = True,
 ) -> ImageSet:
-    """The dataset ``name`` of the catalogue below ``root``, or ``folder:PATH``, ``wds:SHARDS``, ``hf:ID[:SPLIT]``.
+    """Open a dataset of the catalogue, or ``folder:PATH``, ``wds:SHARDS`` or ``hf:ID[:SPLIT]``.
 
     Args:
-        name: a name of the catalogue, or a scheme and what it opens.
-        root: the data folder, in CoOp's or TPT's layout; schemes don't need it.
-        split: "test", "train" or "val" (ImageNet's validation images are its "test").
-        shots: images per class, drawn from the split as CoOp draws them with ``seed``; all by default.
-        seed: of the few-shot draw.
-        protocol: "tpt" mixes the views of the fine-grained sets with AugMix, "c-tpt" those of ImageNet's shifts too.
-        strict: refuse class names or an order other than the published ones.
+        name: Name in the catalogue, or a scheme and its path or id.
+        root: Data folder, in the layout of CoOp or TPT; not needed with a scheme.
+        split: "test", "train" or "val". ImageNet's validation images are its "test" split.
+        shots: Number of images per class, drawn from the split as in CoOp's code; None for all images.
+        seed: Seed of the few-shot draw.
+        protocol: "tpt" uses AugMix for the fine-grained datasets, "c-tpt" also for ImageNet's shifts.
+        strict: Whether to raise an error if the class names or their order differ from the published ones.
     """
     if split not in SPLITS:
         raise InvalidOptionError(f"The split '{split}' is unknown.", hint=f"Known: {', '.join(SPLITS)}.")
     if protocol not in ("tpt", "c-tpt"):
         raise InvalidOptionError(f"The protocol '{protocol}' is unknown.", hint="Known: tpt, c-tpt.")
-    scheme, _, rest = name.partition(":")
-    if scheme in SCHEMES and rest:
+    scheme, _, path = name.partition(":")
+    if scheme in SCHEMES and path:
         if shots is not None or split != "test":
             raise InvalidOptionError(
                 f"'{name}' has no split '{split}' and no few-shot draw.", hint="Name the other folder."
             )
-        return SCHEMES[scheme](rest)
+        return SCHEMES[scheme](path)
     if name not in ROWS:
         raise UnknownNameError.of("dataset", name, [*ROWS, *(f"{known}:..." for known in SCHEMES)])
     row = ROWS[name]
@@ -74,7 +72,7 @@ def open_dataset(
 
 
 def check_classes(row: DatasetRow, classes: tuple[str, ...], folder: Path) -> None:
-    """Raise where names, number or order of the classes are not the published ones."""
+    """Raise an error if the names, number or order of the classes differ from the published ones."""
     if len(classes) != row.classes:
         raise InvalidDatasetError(
             f"{row.title} in '{folder}' has {len(classes)} classes; published results have {row.classes}.",

@@ -1,7 +1,7 @@
 """Webdataset shards read by offset: ``wds:/path/{000..012}.tar``, or a folder in CLIP_benchmark's layout.
 
-A sample is ``key.jpg`` (or another image) and ``key.cls`` (its label). Shards are indexed with the standard library;
-nothing is ever unpacked, so a member's name can't lead anywhere.
+A sample consists of ``key.jpg`` (or another image format) and ``key.cls`` (its label). Shards are indexed with the
+standard library and never unpacked, so the names of their members cannot refer to other files.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SUFFIXES = frozenset(("jpg", "jpeg", "png", "webp"))
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """All names that ``{000..012}`` and ``{a,b}`` stand for.
+    """Return all names that a pattern with ``{000..012}`` or ``{a,b}`` describes.
 
     >>> expand_braces("x-{08..10}.tar")
     ['x-08.tar', 'x-09.tar', 'x-10.tar']
     """
     pieces = re.split(r"\{([^{}]*)\}", pattern)
-    choices = [_choices(piece, pattern) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+    choices = [_choices(piece, pattern) if i % 2 else [piece] for i, piece in enumerate(pieces)]
     return ["".join(parts) for parts in itertools.product(*choices)]
 
 
@@ -44,32 +44,30 @@ def _choices(inside: str, pattern: str) -> list[str]:
 
 
 def find_shards(pattern: str) -> list[Path]:
-    """The shard files that ``pattern`` names: braces, a glob, or a folder in CLIP_benchmark's layout."""
+    """Return the shard files of a pattern with braces, a glob, or a folder in CLIP_benchmark's layout."""
     folder = Path(pattern).expanduser()
     if folder.is_dir():
         inner = folder / "test" if (folder / "test").is_dir() else folder
-        count = inner / "nshards.txt"
-        if count.is_file():
-            shards = [inner / f"{number}.tar" for number in range(int(count.read_text(encoding="utf-8").strip() or 0))]
-        else:
-            shards = sorted(inner.glob("*.tar"))
+        shards = sorted(inner.glob("*.tar"))
+        if (inner / "nshards.txt").is_file():
+            count = int((inner / "nshards.txt").read_text(encoding="utf-8").strip() or 0)
+            shards = [inner / f"{number}.tar" for number in range(count)]
     elif "*" in pattern:
         shards = [Path(name) for name in sorted(glob.glob(str(folder)))]
     else:
         shards = [Path(name).expanduser() for name in expand_braces(pattern)]
     missing = [shard for shard in shards if not shard.is_file()]
     if missing or not shards:
-        what = (
-            f"{len(missing)} of {len(shards)} shards are missing, e.g. '{missing[0]}'" if missing else "there are none"
-        )
+        example = f"{len(missing)} of {len(shards)} shards are missing, e.g. '{missing[0]}'" if missing else ""
         raise InvalidDatasetError(
-            f"Shards 'wds:{pattern}': {what}.", hint="Give wds:/path/{000..012}.tar or a folder of shards."
+            f"Shards 'wds:{pattern}': {example or 'there are none'}.",
+            hint="Use wds:/path/{000..012}.tar or a folder of shards.",
         )
     return shards
 
 
 def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
-    """Key, label and place of every image of a shard, in its order."""
+    """Yield key, label and location of every image of a shard, in its order."""
     images: dict[str, Slice] = {}
     labels: dict[str, int] = {}
     try:
@@ -78,52 +76,51 @@ def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
                 key, _, kind = member.name.rpartition(".")
                 if not member.isreg() or not key:
                     continue
-                place = Slice(str(shard), member.offset_data, member.size)
+                location = Slice(str(shard), member.offset_data, member.size)
                 if kind.lower() in SUFFIXES:
-                    images[key] = place
+                    images[key] = location
                 elif kind == "cls":
-                    labels[key] = _label(place, key)
-    except (tarfile.TarError, OSError) as problem:
+                    labels[key] = _label(location, key)
+    except (tarfile.TarError, OSError) as error:
         raise InvalidDatasetError(
-            f"The shard '{shard}' can't be read: {problem}.", hint="Shards are uncompressed .tar files."
-        ) from problem
-    bare = sorted(images.keys() ^ labels.keys())
-    if bare:
+            f"The shard '{shard}' can't be read: {error}.", hint="Shards are uncompressed .tar files."
+        ) from error
+    incomplete = sorted(images.keys() ^ labels.keys())
+    if incomplete:
         raise InvalidDatasetError(
-            f"The shard '{shard}' has {len(bare)} samples without an image or without a label, e.g. '{bare[0]}'.",
+            f"'{shard}' has {len(incomplete)} samples without an image or without a label, e.g. '{incomplete[0]}'.",
             hint="A sample is key.jpg (or .png, .webp) and key.cls.",
         )
-    yield from ((key, labels[key], place) for key, place in images.items())
+    yield from ((key, labels[key], location) for key, location in images.items())
 
 
-def _label(place: Slice, key: str) -> int:
-    text = place.load().strip() if place.size <= 32 else b""
+def _label(location: Slice, key: str) -> int:
+    text = location.load().strip() if location.size <= 32 else b""
     if not text.isdigit():
         raise InvalidDatasetError(
-            f"'{key}.cls' in '{place.path}' is not a label: {text[:20]!r}.", hint="A label is a whole number."
+            f"'{key}.cls' in '{location.path}' is not a label: {text[:20]!r}.", hint="A label is a whole number."
         )
     return int(text)
 
 
 def open_shards(pattern: str) -> ImageSet:
-    """All samples of the shards; class names are in ``classnames.txt`` beside the shards or one folder up."""
+    """Open shards. Class names are read from ``classnames.txt`` in their folder or its parent."""
     shards = find_shards(pattern)
     folder = shards[0].parent
-    class_file = next(
-        (place / "classnames.txt" for place in (folder, folder.parent) if (place / "classnames.txt").is_file()), None
-    )
+    candidates = [parent / "classnames.txt" for parent in (folder, folder.parent)]
+    class_file = next((file for file in candidates if file.is_file()), None)
     if class_file is None:
         raise InvalidDatasetError(
-            f"Shards 'wds:{pattern}' have no classnames.txt.", hint=f"Put it into '{folder}', a name per line."
+            f"Shards 'wds:{pattern}' have no classnames.txt.", hint=f"Put it into '{folder}', with one name per line."
         )
     classes = tuple(tidy(line) for line in class_file.read_text(encoding="utf-8").splitlines() if line.strip())
     items = [
-        Item(id=f"{shard.stem}/{key}", label=label, read=place)
+        Item(id=f"{shard.stem}/{key}", label=label, read=location)
         for shard in shards
-        for key, label, place in read_samples(shard)
+        for key, label, location in read_samples(shard)
     ]
     beyond = next((item for item in items if item.label >= len(classes)), None)
     if beyond is not None or not items:
-        what = f"'{beyond.id}' has label {beyond.label}" if beyond else "there is no sample"
-        raise InvalidDatasetError(f"Shards 'wds:{pattern}': {what}, and '{class_file}' has {len(classes)} classes.")
-    return ImageSet(name=f"wds:{pattern}", classes=classes, items=tuple(items), folder=str(folder), layout="webdataset")
+        problem = f"'{beyond.id}' has label {beyond.label}" if beyond else "there is no sample"
+        raise InvalidDatasetError(f"Shards 'wds:{pattern}': {problem}, and '{class_file}' has {len(classes)} classes.")
+    return ImageSet(f"wds:{pattern}", classes, tuple(items), folder=str(folder), layout="webdataset")

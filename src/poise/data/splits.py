@@ -1,15 +1,19 @@
-"""CoOp's split files: ``{"train" | "val" | "test": [[path, label, class name], ...]}``."""
+"""Datasets with published lists of their images.
+
+CoOp's split files are ``{"train" | "val" | "test": [[path, label, class name], ...]}``. FGVC Aircraft has text files:
+``variants.txt`` with the classes in order, and ``images_variant_*.txt`` with one ``image variant`` per line.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from poise.data.catalog import DatasetRow
 from poise.data.edits import tidy
 from poise.data.items import Item
-from poise.data.locations import absent, find_split_file, found_places, how_to_get
+from poise.data.locations import existing_folders, find_split_file, how_to_get, require_folders
 from poise.errors import InvalidDatasetError
 
 Entry = tuple[str, int, str]  # path below the image folder, label, class name
@@ -17,13 +21,11 @@ SPLITS = ("train", "val", "test")
 
 
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
-    """The three lists of a split file, checked."""
+    """Read and check the three lists of a split file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise InvalidDatasetError(
-            f"The split file '{path}' can't be read: {problem}.", hint="Fetch it again."
-        ) from problem
+    except (OSError, ValueError) as error:
+        raise InvalidDatasetError(f"The split file '{path}' can't be read: {error}.", hint="Fetch it again.") from error
     if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in SPLITS):
         raise InvalidDatasetError(
             f"The split file '{path}' has no lists 'train', 'val' and 'test'.", hint="Fetch it again."
@@ -33,19 +35,18 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
 
 def _entry(path: Path, entry: object) -> Entry:
     if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str) and isinstance(entry[2], str)):
-        raise InvalidDatasetError(f"The split file '{path}' holds {entry!r}, which is not [path, label, class name].")
-    if isinstance(entry[1], bool) or not isinstance(entry[1], int):
-        raise InvalidDatasetError(
-            f"The split file '{path}' gives '{entry[0]}' the label {entry[1]!r}; labels are integers."
-        )
-    image = entry[0].lstrip("/")
-    if ".." in PurePosixPath(image).parts or "\\" in image:
-        raise InvalidDatasetError(f"The split file '{path}' leads out of the image folder: '{entry[0]}'.")
-    return image, entry[1], tidy(entry[2])
+        raise InvalidDatasetError(f"The split file '{path}' has {entry!r}, which is not [path, label, class name].")
+    image, label, name = entry
+    if isinstance(label, bool) or not isinstance(label, int):
+        raise InvalidDatasetError(f"The split file '{path}' gives '{image}' the label {label!r}; labels are integers.")
+    relative = image.lstrip("/")
+    if ".." in PurePosixPath(relative).parts or "\\" in relative:
+        raise InvalidDatasetError(f"The split file '{path}' leads out of the image folder: '{image}'.")
+    return relative, label, tidy(name)
 
 
 def class_names(path: Path, splits: dict[str, list[Entry]]) -> tuple[str, ...]:
-    """The class names in label order; every label from 0 on must have exactly one name."""
+    """Return the class names in label order; every label from 0 on must have exactly one name."""
     names: dict[int, str] = {}
     for entries in splits.values():
         for image, label, name in entries:
@@ -60,46 +61,65 @@ def class_names(path: Path, splits: dict[str, list[Entry]]) -> tuple[str, ...]:
 
 
 def find_images(row: DatasetRow, root: Path, images: Sequence[str]) -> tuple[str, Path]:
-    """The layout and folder in which most of a few listed images lie."""
-    probes = images[:: max(1, len(images) // 8)]
-    best, hits = None, 0
-    for place, folder in found_places(row, root):
-        there = sum((folder / image).is_file() for image in probes)
-        if there > hits:
-            best, hits = (place.layout, folder), there
-    if best is None:
+    """Return the layout and folder that contain the most of a sample of the listed images."""
+    sample = images[:: max(1, len(images) // 8)]
+    candidates = [
+        (sum((folder / image).is_file() for image in sample), place.layout, folder)
+        for place, folder in existing_folders(row, root)
+    ]
+    hits, layout, folder = max(candidates, key=lambda candidate: candidate[0], default=(0, "", root))
+    if not hits:
         tried = ", ".join(f"'{place.folder}'" for place in row.places)
         raise InvalidDatasetError(
             f"None of the images that {row.split_file} lists was found (e.g. '{images[0]}') below {tried} of '{root}'.",
             hint=how_to_get(row),
         )
-    return best
+    return layout, folder
 
 
 def open_split(row: DatasetRow, root: Path, split: str) -> tuple[tuple[str, ...], list[Item], str, Path]:
-    """Class names, items, layout and image folder of a dataset with a split file."""
+    """Return class names, items, layout and image folder of a dataset with a split file."""
     path = find_split_file(row, root)
     if path is None:
-        folders = [folder for _, folder in found_places(row, root)]
-        if not folders:
-            raise absent(row, root, _looked_for(row))
+        _, folder = require_folders(row, root)[0]
         raise InvalidDatasetError(
-            f"{row.title}: '{folders[0]}' is there, but {row.split_file} is not, neither there nor in 'data_splits'.",
+            f"{row.title}: '{folder}' exists, but {row.split_file} is not there and not in 'data_splits'.",
             hint=f"Fetch it from {row.split_url} and put it beside the images.",
         )
     splits = read_split_file(path)
     classes = class_names(path, splits)
     if not splits[split]:
-        raise InvalidDatasetError(
-            f"The split file '{path}' lists no '{split}' images.", hint="Use CoOp's complete file."
-        )
+        raise InvalidDatasetError(f"The split file '{path}' lists no '{split}' images.", hint="Use CoOp's file.")
     layout, folder = find_images(row, root, [image for image, _, _ in splits[split]])
-    return classes, _items(folder, splits[split]), layout, folder
+    items = [Item(id=image, label=label, read=f"{folder}/{image}") for image, label, _ in splits[split]]
+    return classes, items, layout, folder
 
 
-def _items(folder: Path, entries: Iterable[Entry]) -> list[Item]:
-    return [Item(id=image, label=label, read=f"{folder}/{image}") for image, label, _ in entries]
+def open_variants(row: DatasetRow, root: Path, split: str) -> tuple[tuple[str, ...], list[Item], str, Path]:
+    """Return class names, items, layout and folder of FGVC Aircraft."""
+    listing = f"images_variant_{split}.txt"
+    folders = require_folders(row, root)
+    for place, folder in folders:
+        if (folder / "variants.txt").is_file() and (folder / listing).is_file():
+            variants = _lines(folder / "variants.txt")
+            return tuple(map(tidy, variants)), _variant_items(folder, listing, variants), place.layout, folder
+    raise InvalidDatasetError(
+        f"{row.title}: '{folders[0][1]}' has no variants.txt or no {listing}.", hint=how_to_get(row)
+    )
 
 
-def _looked_for(row: DatasetRow) -> list[str]:
-    return [row.split_file, *(f"'{place.folder}'" for place in row.places)]
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _variant_items(folder: Path, listing: str, variants: list[str]) -> list[Item]:
+    labels = {variant: label for label, variant in enumerate(variants)}
+    items = []
+    for line in _lines(folder / listing):
+        image, _, variant = line.partition(" ")
+        if variant not in labels or not image.isalnum():
+            raise InvalidDatasetError(
+                f"'{folder / listing}' has the line '{line}', which is not 'image variant'.", hint="Fetch it again."
+            )
+        items.append(Item(id=f"images/{image}.jpg", label=labels[variant], read=f"{folder}/images/{image}.jpg"))
+    return items

@@ -1,4 +1,4 @@
-"""What is there of each dataset, what is missing or damaged, and how to get it."""
+"""Checks which images of a dataset are on disk, missing or damaged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CheckResult:
     """The state of one dataset on disk."""
 
     name: str
-    status: Status  # "partial": readable, but fewer images than published; "damaged": something is wrong
+    status: Status  # "partial": readable, but fewer images than published; "damaged": see ``problems``
     images: int = 0
     expected: int | None = None
     classes: int = 0
@@ -34,85 +34,84 @@ class CheckResult:
 
 
 def check(name: str, root: str | Path | None = None, *, deep: bool = False, sample: int = 16) -> CheckResult:
-    """Look at one dataset; ``deep`` decodes every image, otherwise ``sample`` of them spread over the set."""
+    """Check one dataset.
+
+    Args:
+        name: Name of the dataset, as in `poise.data.open_dataset`.
+        root: Data folder; not needed with a scheme.
+        deep: Whether to decode every image instead of a sample.
+        sample: Number of images to decode, evenly spaced over the dataset.
+    """
     known = ROWS.get(name)
     try:
-        found = open_dataset(name, root)
-    except InvalidDatasetError as problem:
+        dataset = open_dataset(name, root)
+    except InvalidDatasetError as error:
         if known is None:
             raise
-        status: Status = "absent" if problem.code == ABSENT else "damaged"
-        return CheckResult(name, status, expected=known.images, problems=(problem.message,), hint=problem.hint)
-    missing = [item for item in found.items if isinstance(item.read, str) and not Path(item.read).is_file()]
-    gone = set(missing)
-    problems = [_several("image is", "images are", "missing", missing)] if missing else []
-    problems += unreadable([item for item in found.items if item not in gone], None if deep else sample)
-    problems += misplaced(known, found) if known else []
-    return _finding(found, known, len(found) - len(missing), problems)
-
-
-def _finding(found: ImageSet, known: DatasetRow | None, images: int, problems: list[str]) -> CheckResult:
-    expected = known.images if known else None
+        state: Status = "absent" if error.code == ABSENT else "damaged"
+        return CheckResult(name, state, expected=known.images, problems=(error.message,), hint=error.hint)
+    missing = [item for item in dataset.items if isinstance(item.read, str) and not Path(item.read).is_file()]
+    absent = set(missing)
+    present = [item for item in dataset.items if item not in absent]
+    problems = _describe("image is", "images are", "missing", missing)
+    problems += unreadable(present, None if deep else sample)
+    problems += misplaced(known, dataset) if known else []
     status: Status = "damaged" if problems else "ok"
     hint = how_to_get(known) if known and problems else ""
-    if expected is not None and images != expected:
-        problems = [*problems, f"{images} images; the published test split has {expected}."]
+    if known and len(present) != known.images:
+        problems.append(f"{len(present)} images; the published test split has {known.images}.")
         if status == "ok":
             status, hint = "partial", "Results on part of a dataset can't be compared with published ones."
+    expected = known.images if known else None
     return CheckResult(
-        found.name, status, images, expected, len(found.classes), found.class_hash, found.layout, found.folder,
-        tuple(problems), hint,
+        dataset.name, status, len(present), expected, len(dataset.classes), dataset.class_hash, dataset.layout,
+        dataset.folder, tuple(problems), hint,
     )  # fmt: skip
 
 
-def _several(one: str, many: str, what: str, items: Sequence[Item]) -> str:
-    return f"{len(items)} {one if len(items) == 1 else many} {what}, e.g. '{items[0].id}'."
+def _describe(one: str, many: str, problem: str, items: Sequence[Item]) -> list[str]:
+    return [f"{len(items)} {one if len(items) == 1 else many} {problem}, e.g. '{items[0].id}'."] if items else []
 
 
 def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
-    """Images that can't be decoded, among ``sample`` of the items or all of them."""
+    """Describe the images that can't be decoded, among ``sample`` evenly spaced items or all of them."""
     from poise.images import read_image
 
-    chosen = items if sample is None else items[:: max(1, len(items) // max(1, sample))]
-    bad: list[Item] = []
+    damaged: list[Item] = []
     reason = ""
-    for item in chosen:
+    for item in items if sample is None else items[:: max(1, len(items) // max(1, sample))]:
         try:
             read_image(item.source())
-        except (UnreadableImageError, InvalidDatasetError, OSError) as problem:
-            reason = reason or (problem.message if isinstance(problem, PoiseError) else str(problem))
-            bad.append(item)
-    return [_several("image is", "images are", f"damaged ({reason})", bad)] if bad else []
+        except (UnreadableImageError, InvalidDatasetError, OSError) as error:
+            reason = reason or (error.message if isinstance(error, PoiseError) else str(error))
+            damaged.append(item)
+    return _describe("image is", "images are", f"damaged ({reason})", damaged)
 
 
-def misplaced(known: DatasetRow, found: ImageSet) -> list[str]:
-    """Images whose path names another class than their label does."""
+def misplaced(known: DatasetRow, dataset: ImageSet) -> list[str]:
+    """Describe the images whose path contains another class than their label."""
+    if not known.class_encoded_in:
+        return []
 
     def class_in_path(item: Item) -> str:
         path = PurePosixPath(item.id)
-        if known.class_encoded_in == "folder":
-            return known.edit(str(path.parent))
-        return known.edit(path.stem.rpartition("_")[0])
+        return known.edit(str(path.parent) if known.class_encoded_in == "folder" else path.stem.rpartition("_")[0])
 
-    if not known.class_encoded_in:
-        return []
-    wrong = [item for item in found.items if class_in_path(item) != tidy(found.classes[item.label])]
-    return [_several("image has", "images have", "a label that its path contradicts", wrong)] if wrong else []
+    wrong = [item for item in dataset.items if class_in_path(item) != tidy(dataset.classes[item.label])]
+    return _describe("image has", "images have", "a label that its path contradicts", wrong)
 
 
 def check_all(
-    root: str | Path, wanted: Sequence[str] = (), *, deep: bool = False, sample: int = 16
+    root: str | Path, datasets: Sequence[str] = (), *, deep: bool = False, sample: int = 16
 ) -> tuple[list[CheckResult], bool]:
-    """Findings for the wanted datasets (all of the catalogue by default), and whether all is well.
+    """Check several datasets, by default all of the catalogue, and return the results and whether all are fine.
 
-    A dataset that is absent spoils the verdict only if it was asked for by name.
+    Absent datasets count as a failure only if they are named in ``datasets``. The other arguments are those of `check`.
     """
-    for name in wanted:
-        if ":" not in name:
-            row(name)
-    if not wanted or any(":" not in name for name in wanted):
+    in_catalogue = [row(name) for name in datasets if ":" not in name]
+    if in_catalogue or not datasets:
         check_root(root)
-    findings = [check(name, root, deep=deep, sample=sample) for name in wanted or names()]
-    fine = {"ok"} if wanted else {"ok", "absent"}
-    some = any(finding.status != "absent" for finding in findings)
-    return findings, some and all(finding.status in fine for finding in findings)
+    results = [check(name, root, deep=deep, sample=sample) for name in datasets or names()]
+    accepted = {"ok"} if datasets else {"ok", "absent"}
+    any_present = any(result.status != "absent" for result in results)
+    return results, any_present and all(result.status in accepted for result in results)

@@ -1,4 +1,4 @@
-"""Where units are computed: an engine maps them to finished files, in any order, on one machine or many."""
+"""Engines compute units of work, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -14,45 +14,37 @@ from poise.evaluate.worker import Finished, Job, Worker
 from poise.inference.predictor import Watch
 from poise.registry import Registry
 
+__all__ = ["Engine", "EngineMaker", "LocalEngine", "Watch", "engines"]
+
 
 class Engine(Protocol):
-    """A way to have units done. Each unit is yielded once, when its file's bytes are complete."""
+    """Computes units of work."""
 
     def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:
-        """The units' files, in any order."""
+        """Yield the file of each unit once, in any order."""
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
-        """`Worker.text_features`, wherever the model is."""
+        """Return the result of `Worker.text_features`."""
 
 
 class EngineMaker(Protocol):
-    """What a registered engine is: a class or function with this signature."""
+    """The signature of a registered class or function that creates an engine."""
 
     def __call__(self, job: Job, sets: Mapping[str, ImageSet], address: str) -> Engine:
-        """An engine for ``job``; ``sets`` are the datasets that this process has opened already."""
+        """Return an engine for ``job``; ``sets`` are the datasets that this process has already opened."""
 
-
-__all__ = ["Engine", "EngineMaker", "LocalEngine", "Watch", "engines"]
 
 engines = Registry[EngineMaker]("engine")
 
 
 @engines.add("local")
-class LocalEngine:
-    """This process, one unit after the other; reading runs ahead in threads."""
+class LocalEngine(Worker):
+    """Computes the units in this process, in order; images are read ahead in threads."""
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet], address: str = "") -> None:
         if address or job.actors:
             raise InvalidOptionError("address and actors require the engine ray.", hint="Add --engine ray.")
-        self._worker = Worker(job, sets)
-
-    def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:
-        """In the order of the units."""
-        return self._worker.work(units, watch)
-
-    def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
-        """From this process's model."""
-        return self._worker.text_features(dataset, positions, seed)
+        super().__init__(job, sets)
 
 
 @engines.add("ray")

@@ -15,14 +15,14 @@ class _Rate(ProgressColumn):
     """Images per second."""
 
     def render(self, task: Task) -> Text:
-        """The rate since the start, or the last one known."""
+        """Return the current rate, or the final one."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.1f} images/s")
 
 
 @contextmanager
 def progress_bar(label: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """A function to call with each number of images done. Off a terminal it does nothing."""
+    """Yield a function that adds a number of images to the bar; it does nothing without a terminal."""
     if not sys.stderr.isatty():
         yield lambda images: None
         return

@@ -1,13 +1,13 @@
-"""Units of work on a Ray cluster: one process per GPU (or share of the CPUs), each with the model loaded once.
+"""Computes units of work on a Ray cluster: one process per GPU (or share of the CPUs), each with its own model.
 
-A unit is never split, so ordered streams stay whole. What a process returns is the unit's file; the run writes it, so a
-run on a cluster leaves the same folder as a local one, and either can resume the other.
+A unit is never split, so ordered streams remain whole. The workers return the files and the driver writes them, so a
+run on a cluster leaves the same folder as a local run, and each can resume the other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,46 +22,40 @@ from poise.evaluate.worker import Finished, Job, Worker
 log = logging.getLogger(__name__)
 
 
-class UnitWorker:
-    """A worker that gets its units one by one."""
+class UnitWorker(Worker):
+    """A worker that receives one unit at a time."""
 
     def __init__(self, job: Job, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._worker = Worker(job)
+        super().__init__(job)
 
     def work(self, unit: Unit) -> Finished:
-        """One unit's file."""
-        (done,) = self._worker.work([unit])
+        """Return the file of one unit."""
+        (done,) = self.run([unit])
         return done
-
-    def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
-        """`Worker.text_features`."""
-        return self._worker.text_features(dataset, positions, seed)
 
 
 class RayEngine:
-    """Runs units on the cluster at ``address``; without one, on a Ray of this machine's own."""
+    """Computes units on the Ray cluster at ``address``; without an address, Ray is started on this machine."""
 
     def __init__(self, job: Job, address: str = "") -> None:
         on_gpu = is_gpu(job.config.device)
         self._pool = Pool(partial(UnitWorker, job), address=address, actors=job.actors, gpu=on_gpu)
         if self._pool.gpus and not on_gpu:
             log.warning("The device is %s, so the cluster's %d GPUs are idle.", job.config.device, self._pool.gpus)
-        self._check = Watch().check
+        self._check: Callable[[], None] = lambda: None
 
     def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:
-        """The units' files as they come; a unit whose process dies is done again by another one."""
+        """Yield the file of each unit, in the order of completion; if a process dies, its unit is repeated."""
         self._check = watch.check
         for _, done in self._pool.run(units, name=lambda unit: f"the unit {unit.id}", check=watch.check):
             watch.progress(done.images)
             yield done
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
-        """From one of the processes."""
-        ask = (dataset, tuple(positions), seed)
-        answers = self._pool.run(
-            [ask], method="text_features", arguments=lambda task: task,
+        """Return the result of `Worker.text_features` of one process."""
+        ((_, arrays),) = self._pool.run(
+            [(dataset, tuple(positions), seed)], method="text_features", arguments=lambda task: task,
             name=lambda task: f"the text features of {dataset}", check=self._check,
         )  # fmt: skip
-        ((_, found),) = answers
-        return dict(found)
+        return dict(arrays)

@@ -1,4 +1,4 @@
-"""What a configuration means on this machine: devices, methods and datasets in place of their names."""
+"""Resolves a configuration on this machine: devices, methods and datasets instead of their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poise.data import ImageSet
 from poise.errors import ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inference.limits import default_batch_size
-from poise.inits.kinds import check_template, init_file
+from poise.inits.kinds import check_template, init_file, inits
 from poise.methods import Method
 from poise.prompts.files import load
 from poise.tuning.frameworks import frameworks
@@ -19,7 +19,7 @@ from poise.views import DEFAULT_ENGINE
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """``config`` with "auto" and "all" replaced by what they mean on this machine."""
+    """Return ``config`` with "auto" and "all" replaced by what they mean on this machine."""
     place = backbones.resolve(config.device, config.dtype)
     names = tuple(methods.names()) if config.methods == (ALL_METHODS,) else config.methods
     return replace(
@@ -33,37 +33,38 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
-    """The dataset under the protocol that the configuration asks for."""
+    """Open a dataset under the configured protocol."""
     return poise.data.open_dataset(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
 
 
 def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
-    """The configured methods; on shifted data with the weights published for it, unless the weight was given."""
+    """Return the configured methods; with ``shift``, those without a configured weight get the one published for it."""
     for name in config.options:
         if name != ALL_METHODS:
             methods.get(name)
-    made = []
+    result = []
     for name in config.methods:
         options = {**config.options.get(ALL_METHODS, {}), **config.options.get(name, {})}
         method = methods.get(name, **options)
-        made.append(method.on_shift() if shift and "weight" not in options else method)
-    return made
+        result.append(method.on_shift() if shift and "weight" not in options else method)
+    return result
 
 
 def check_init(config: RunConfig) -> None:
-    """Refuse an init or a framework's option that can't be, before any data is read."""
+    """Reject an init or an option of the framework that does not exist, before any data is read."""
     frameworks.get(config.framework).parse(config.framework_options)
     check_template(config.init, config.template)
     file = init_file(config.init)
     if file is not None and not Path(file).is_file():
+        names = ", ".join(name for name in inits if init_file(name) is None)
         raise ModelNotFoundError(
-            f"The init '{config.init}' is no file.",
-            hint="Give 'template', 'fpp', or a prompt that `poise fit` or `poise convert` wrote.",
+            f"The init '{config.init}' is neither a name nor a file.",
+            hint=f"Give {names}, or a prompt that `poise fit` or `poise convert` wrote.",
         )
 
 
 def init_kind(config: RunConfig) -> str:
-    """Return the kind of prompt that tuning starts from, as the init's name or its file says."""
+    """Return the kind of prompt that tuning starts from, by the init's name or its file."""
     file = init_file(config.init)
     if file is None:
         return config.init
@@ -71,5 +72,5 @@ def init_kind(config: RunConfig) -> str:
 
 
 def is_ordered(config: RunConfig) -> bool:
-    """Whether answers depend on the images before: such a stream is one unit, and never split."""
+    """Return whether answers depend on earlier images: such a stream is one unit, and never split."""
     return frameworks.get(config.framework).ordered

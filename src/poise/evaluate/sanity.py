@@ -1,4 +1,4 @@
-"""Is an accuracy so low that the labels must be wrong? Mistakes of label order are silent everywhere else."""
+"""Checks whether an accuracy is so low that labels may be in the wrong order, which nothing else would reveal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from poise.data.items import ImageSet
 from poise.errors import InvalidOptionError
 
 Z = 2.576  # two-sided 99 %
-FEWEST = 50  # images below which nothing is said
-SHARE = 0.25  # of the published accuracy; wrong label orders gave a ninth of it or less
+MIN_IMAGES = 50  # with fewer images there is no warning
+SHARE = 0.25  # of the published accuracy; wrong label orders gave at most a ninth of it
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """The 99 % Wilson score interval of a share seen in ``count`` trials."""
+    """Return the 99 % Wilson score interval of a share observed in ``count`` trials."""
     centre = share + Z * Z / (2 * count)
     spread = Z * sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     scale = 1 + Z * Z / count
@@ -21,25 +21,25 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 
 
 def plausibility(image_set: ImageSet, accuracy: float, n: int) -> str | None:
-    """A warning where the zero-shot ``accuracy`` (a fraction) on ``n`` images looks like a wrong label order."""
+    """Return a warning if the zero-shot ``accuracy`` (a fraction) on ``n`` images suggests a wrong label order."""
     if not 0 <= accuracy <= 1 or n < 1:
         raise InvalidOptionError(
-            f"accuracy={accuracy} on n={n} images.", hint="Give a fraction in [0, 1] and n of at least 1."
+            f"accuracy={accuracy} on n={n} images was given.", hint="Give a fraction in [0, 1] and n of at least 1."
         )
-    if n < FEWEST or len(image_set.classes) < 2:
+    if n < MIN_IMAGES or len(image_set.classes) < 2:
         return None
     low, high = wilson_interval(accuracy, n)
     chance = 1 / len(image_set.classes)
-    known = image_set.reference_accuracy
+    published = image_set.reference_accuracy
     start = f"{image_set.name}: zero-shot accuracy is {accuracy:.1%} on {n} images, "
     if low <= chance:
         return (
             f"{start}no better than chance ({chance:.2%} for {len(image_set.classes)} classes). Check that labels and "
-            f"class names are in the same order (poise data check), and that the model has its own weights."
+            f"class names are in the same order (poise data check), and that the model's weights were loaded."
         )
-    if known is not None and high < SHARE * known:
+    if published is not None and high < SHARE * published:
         return (
-            f"{start}far below the {known:.1%} published for CLIP ViT-B/16. Either the model is much weaker, or labels "
-            f"and class names are not in the same order (poise data check)."
+            f"{start}far below the {published:.1%} published for CLIP ViT-B/16. Either the model is much weaker, or "
+            f"labels and class names are not in the same order (poise data check)."
         )
     return None

@@ -1,4 +1,4 @@
-"""Class text features before and after tuning, one ``.npz`` per dataset: what t-SNE pictures are made of."""
+"""Class text features before and after tuning, one ``.npz`` file per dataset, for t-SNE figures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-SAMPLES = 3  # images whose tuned texts are kept
+SAMPLES = 3  # images whose tuned text features are stored
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a zip file's earliest date: the same arrays give the same bytes
 
 
 def sample_positions(chosen: Sequence[int]) -> list[int]:
-    """A few of the run's images, spread over the dataset.
+    """Return the positions of a few of the run's images, spread over the dataset.
 
     >>> sample_positions(range(10))
     [0, 5, 9]
@@ -23,7 +23,7 @@ def sample_positions(chosen: Sequence[int]) -> list[int]:
 
 
 def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The bytes of an ``.npz`` file, without dates."""
+    """Return the bytes of an ``.npz`` file without dates."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():

@@ -21,7 +21,7 @@ class Unit:
 
     @property
     def id(self) -> str:
-        """Where the unit's file lies in the run's folder, without the ending."""
+        """The path of the unit's file in the run's folder, without extension."""
         return f"{self.folder}/seed{self.seed}/part-{self.chunk:05d}"
 
     @property
@@ -31,11 +31,11 @@ class Unit:
 
 
 def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
-    """Positions of at most ``limit`` items (0 = all), in the order in which they are done.
+    """Return the positions of at most ``limit`` items (0 = all), in the order in which they are computed.
 
     Within each class the items are shuffled by a hash of their ids and spread evenly over [0, 1); low ones come first.
-    So classes appear in proportion to their size in every beginning of the list, a larger limit only adds images, and
-    the order depends on ids and labels alone: not on seeds, methods or the file system.
+    So classes appear in proportion to their size in every prefix of the list, a larger limit only adds images, and the
+    order depends only on ids and labels: not on seeds, methods or the file system.
 
     >>> labels = [0, 0, 1, 1]
     >>> sorted(labels[position] for position in choose(["a", "b", "c", "d"], labels, 2))
@@ -54,9 +54,9 @@ def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
 
 
 def stream(ids: Sequence[str], items: Sequence[int], seed: int) -> list[int]:
-    """``items`` in the order in which an ordered framework sees them under ``seed``: sorted by a hash of seed and id.
+    """Return ``items`` in the order in which an ordered framework sees them: sorted by a hash of seed and id.
 
-    The published loaders shuffle by seed. The order depends on the seed and the images' ids alone.
+    The published loaders shuffle by seed as well.
 
     >>> stream(["a", "b", "c", "d"], range(4), 1) != stream(["a", "b", "c", "d"], range(4), 2)
     True
@@ -66,24 +66,24 @@ def stream(ids: Sequence[str], items: Sequence[int], seed: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run's images are cut into units. It is stored with the run, so that whoever counts units counts alike."""
+    """How a run's images are divided into units. It is stored with the run, so that all counts of units agree."""
 
     seeds: tuple[int, ...]
     chunk: int
-    ordered: bool = False  # answers depend on the images before: each seed's images are one unit, in its own order
+    ordered: bool = False  # answers depend on earlier images: each seed's images are one unit, in the order of `stream`
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Plan:
-        """The plan of a stored run."""
+        """Return the plan of a stored run."""
         config = header["config"]
         return cls(tuple(config["seeds"]), int(config["chunk"]), bool(header.get("ordered", False)))
 
     def units(self, dataset: str, folder: str, items: Sequence[int], ids: Sequence[str] | None = None) -> list[Unit]:
-        """The units of one dataset, seed by seed; ``ids`` are those of all its images, needed where order matters."""
+        """Return the units of one dataset, seed by seed; ``ids`` of all its images are needed where order matters."""
         width = max(1, len(items)) if self.ordered else self.chunk
-        found = []
+        units = []
         for seed in self.seeds:
-            own = stream(ids, items, seed) if self.ordered and ids is not None else items
-            parts = [tuple(own[start : start + width]) for start in range(0, len(own), width)]
-            found += [Unit(dataset, folder, seed, index, part) for index, part in enumerate(parts)]
-        return found
+            order = stream(ids, items, seed) if self.ordered and ids is not None else items
+            parts = [tuple(order[first : first + width]) for first in range(0, len(order), width)]
+            units += [Unit(dataset, folder, seed, index, part) for index, part in enumerate(parts)]
+        return units

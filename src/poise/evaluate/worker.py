@@ -1,4 +1,4 @@
-"""The one who computes: a model loaded once, and units of work turned into records."""
+"""Computes the records of units of work with one loaded model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from poise import backbones, prompts
 from poise.data import ImageSet
@@ -17,7 +16,6 @@ from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_set
 from poise.evaluate.units import Unit
 from poise.inference.answers import Prediction
-from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.tuning import AnyTuner, make_tuner
 from poise.types import ClassTokens
@@ -26,7 +24,7 @@ from poise.views import ViewRecipe
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker has to know; plain data, so that it can travel to another machine."""
+    """The settings of a worker; picklable, so that it can be sent to another machine."""
 
     config: RunConfig  # resolved
     data: str
@@ -36,19 +34,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Finished:
-    """A unit's file, and what the run keeps count of."""
+    """The file of a unit, and its counts."""
 
     unit: Unit
     content: bytes
     images: int
     errors: int  # images
     fallbacks: int  # rows
-    init_hits: int  # images whose un-tuned prediction is right
+    init_hits: int  # images whose prediction under the initial prompt is correct
     seconds: float
 
 
 class Worker:
-    """Units in, records out. Views are encoded once per image and seed and serve all methods."""
+    """Computes the records of units. Views are encoded once per image and seed for all methods."""
 
     def __init__(self, job: Job, sets: Mapping[str, ImageSet] | None = None) -> None:
         check_init(job.config)
@@ -58,40 +56,40 @@ class Worker:
         self._sets = dict(sets or {})
         self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
         self._tuner: tuple[tuple[str, int | None], AnyTuner] | None = None
-        limits = Limits(batch_size=self.config.batch_size, workers=job.workers)
-        self._predictor = Predictor(self.encoder, limits=limits)
+        self._predictor = Predictor(self.encoder, batch_size=self.config.batch_size, workers=job.workers)
 
-    def work(self, units: Sequence[Unit], watch: Watch | None = None) -> Iterator[Finished]:
-        """Each unit's records, in order."""
+    def run(self, units: Sequence[Unit], watch: Watch | None = None) -> Iterator[Finished]:
+        """Yield the file of each unit, in order."""
         groups = (self._group(unit.dataset, unit.items, unit.seed, stream=unit.seed) for unit in units)
         outcomes = self._predictor.run_groups(groups, watch=watch)
         for unit in units:
             began = time.perf_counter()
             images = self._images(unit.dataset)
-            stamp = records.Stamp(self.config.run_id, self.config.model, images.name, unit.seed)
+            columns = {
+                "run": self.config.run_id, "model": self.config.model, "dataset": images.name, "seed": unit.seed
+            }  # fmt: skip
             rows: list[dict[str, Any]] = []
             for position, outcome in zip(unit.items, outcomes, strict=False):
-                item = images.items[position]
-                rows += records.rows(stamp, records.ImageRef(item.id, item.label), self.config.methods, outcome)
+                rows += records.rows(columns, images.items[position], self.config.methods, outcome)
             yield _finish(unit, rows, time.perf_counter() - began)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
-        """Class text features before tuning, and after it for a few sample images: what t-SNE figures are made of."""
+        """Return the class text features under the initial prompt and after tuning on a few images, for t-SNE."""
         outcomes = list(self._predictor.run_groups([self._group(dataset, positions, seed, stream=None)], texts=True))
-        samples = [each for each in outcomes if isinstance(each, Prediction)]
-        found = {
+        samples = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
+        init_features = self._tuner_for(dataset, None).texts.init_features()[0]
+        arrays = {
             "labels": np.array(self._images(dataset).classes),
-            "start": _numpy(self._tuner_for(dataset, None).texts.init_features()[0]),
-            "sample_ids": np.array([each.source for each in samples], dtype=np.str_),
+            "start": np.asarray(init_features.detach().float().cpu().numpy()),
+            "sample_ids": np.array([sample.source for sample in samples], dtype=np.str_),
         }
         for method in self.config.methods if samples else ():
-            tuned = [each.answers[method].text_features for each in samples]
-            found[f"tuned/{method}"] = np.stack([features for features in tuned if features is not None])  # [N, C, D]
-        return found
+            tuned = [sample.answers[method].text_features for sample in samples]
+            arrays[f"tuned/{method}"] = np.stack([features for features in tuned if features is not None])  # [N, C, D]
+        return arrays
 
     def _group(self, dataset: str, positions: Sequence[int], seed: int, stream: int | None) -> SourceGroup:
         images, config = self._images(dataset), self.config
-        # AugMix, unless switched on or off, as the dataset was opened.
         augmix = config.augmix == "on" if config.augmix in ("on", "off") else images.augmix
         recipe = ViewRecipe(config.views, seed, augmix, engine=config.view_engine)
         items = [images.items[position] for position in positions]
@@ -104,13 +102,13 @@ class Worker:
         return self._sets[dataset]
 
     def _tokenise(self, images: ImageSet) -> ClassTokens:
-        # Classes may share a name: ImageNet's published list has 998 for 1000. They share its probability.
+        # Classes may share a name and then share its probability: ImageNet's published list has 998 names for 1000.
         return prompts.tokenise(self.encoder, images.classes, self.config.template or images.template, repeats=True)
 
     def _tuner_for(self, dataset: str, stream: int | None) -> AnyTuner:
-        """The tuner over a dataset's labels; only the last one is kept, as units come dataset by dataset.
+        """Return the tuner for a dataset's labels. Only the last one is cached, because units are sorted by dataset.
 
-        Where the order of images matters, each seed's ``stream`` begins anew; None is a stream of its own.
+        If the order of images matters, each ``stream`` (a seed, or None for text features) has its own tuner.
         """
         key = (dataset, stream if is_ordered(self.config) else None)
         if self._tuner is None or self._tuner[0] != key:
@@ -127,17 +125,13 @@ class Worker:
 
 
 def _finish(unit: Unit, rows: Sequence[Mapping[str, Any]], seconds: float) -> Finished:
-    one_each = rows[:: len(rows) // len(unit.items)]  # rows come image by image; the first method stands for the image
+    per_image = rows[:: len(rows) // len(unit.items)]  # the first method's row of each image
     return Finished(
         unit=unit,
         content=records.encode(rows),
         images=len(unit.items),
-        errors=sum(row["error"] is not None for row in one_each),
+        errors=sum(row["error"] is not None for row in per_image),
         fallbacks=sum(bool(row["fallback"]) for row in rows),
-        init_hits=sum(row["init_prediction"] == row["label"] for row in one_each),
+        init_hits=sum(row["init_prediction"] == row["label"] for row in per_image),
         seconds=seconds,
     )
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return np.asarray(tensor.detach().float().cpu().numpy())

@@ -1,4 +1,4 @@
-"""Any image source to one upright RGB image, or a typed error that says what was wrong with it."""
+"""Finds and reads images."""
 
 from __future__ import annotations
 

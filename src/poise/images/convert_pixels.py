@@ -1,8 +1,9 @@
-"""Pixels of any mode, array or tensor as an 8-bit RGB image."""
+"""Converts images of any mode, arrays and tensors to 8-bit RGB."""
 
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,25 +16,24 @@ if TYPE_CHECKING:
 
 
 def check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
-    """Raise for an image without pixels, or with more than ``max_pixels``."""
+    """Raise an error if an image has no pixels, or more than ``max_pixels``."""
     width, height = size
     if width < 1 or height < 1:
         raise UnreadableImageError(f"'{name}' has no pixels ({width} x {height}).")
     if width * height > max_pixels:
         raise UnreadableImageError(
-            f"'{name}' claims {width} x {height} pixels, more than the limit of {max_pixels:,}.",
-            hint="Shrink it. In Python, what poise.images.read_image(..., max_pixels=N) returns can be classified.",
+            f"'{name}' has {width} x {height} pixels, more than the limit of {max_pixels:,}.",
+            hint="Resize it. In Python, classify what poise.images.read_image(..., max_pixels=N) returns.",
         )
 
 
 def to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
-    """The image in mode RGB; what was done to its pixels is added to ``notes``."""
+    """Convert an image to mode RGB and add a description of the conversion to ``notes``."""
     if image.mode.startswith("I;16"):
-        image, transparent = _to_8_bit(np.asarray(image)), False
         notes.append("16-bit grey scaled to 8 bits")
-    else:
-        transparent = image.has_transparency_data
-    if transparent:
+        grey = (np.asarray(image).astype(np.uint32) * 255 + 32767) // 65535
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
         return _on_white(image.convert("RGBA"), notes)
     if image.mode == "RGB":
         return image
@@ -46,11 +46,6 @@ def to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
     raise UnreadableImageError(f"'{name}' has {kind} of unknown range.", hint="Convert it to 8-bit RGB or 16-bit grey.")
 
 
-def _to_8_bit(grey: np.ndarray) -> Image.Image:
-    scaled = (grey.astype(np.uint32) * 255 + 32767) // 65535
-    return Image.fromarray(scaled.astype(np.uint8))
-
-
 def _on_white(image: Image.Image, notes: list[str]) -> Image.Image:
     if image.getchannel("A").getextrema() == (255, 255):
         return image.convert("RGB")
@@ -59,35 +54,27 @@ def _on_white(image: Image.Image, notes: list[str]) -> Image.Image:
 
 
 def _from_cmyk(image: Image.Image) -> Image.Image:
-    profile = image.info.get("icc_profile")
-    if profile:
-        try:
-            stored = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-            converted = ImageCms.profileToProfile(image, stored, ImageCms.createProfile("sRGB"), outputMode="RGB")
-        except (ImageCms.PyCMSError, OSError):
-            converted = None  # a broken profile: the plain formula is what most readers use anyway
-        if converted is not None:
-            return converted
-    return image.convert("RGB")
+    converted = None
+    if image.info.get("icc_profile"):
+        with suppress(ImageCms.PyCMSError, OSError):  # a damaged profile is ignored, as most readers do
+            profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
+            converted = ImageCms.profileToProfile(image, profile, ImageCms.createProfile("sRGB"), outputMode="RGB")
+    return converted or image.convert("RGB")
 
 
 def from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
-    """An image from [H, W], [H, W, 3] or [H, W, 4] in uint8 or in floats within [0, 1], or [H, W] in uint16."""
+    """Create an image from [H, W], [H, W, 3] or [H, W, 4] in uint8 or floats in [0, 1], or [H, W] in uint16."""
     shape = array.shape
     if array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (3, 4)) or 0 in shape:
-        hint = "Move the channels to the end." if array.ndim == 3 and shape[0] in (1, 3, 4) else ""
-        accepted = "Accepted: [H, W], [H, W, 3] or [H, W, 4], none of them empty."
-        raise UnreadableImageError(
-            f"An array of shape {list(shape)} is not an image.", hint=f"{accepted} {hint}".strip()
-        )
+        hint = "Accepted: [H, W], [H, W, 3] or [H, W, 4], not empty."
+        if array.ndim == 3 and shape[0] in (1, 3, 4):
+            hint += " Move the channels to the end."
+        raise UnreadableImageError(f"An array of shape {list(shape)} is not an image.", hint=hint)
     check_size((shape[1], shape[0]), "<array>", max_pixels)
-    if array.dtype == np.uint8:
-        return Image.fromarray(np.ascontiguousarray(array))
-    if array.dtype == np.uint16 and array.ndim == 2:
+    if array.dtype == np.uint8 or (array.dtype == np.uint16 and array.ndim == 2):
         return Image.fromarray(np.ascontiguousarray(array))
     if array.dtype.kind == "f":
-        # The comparison is False for NaN too.
-        if not bool(np.all((array >= 0) & (array <= 1))):
+        if not bool(np.all((array >= 0) & (array <= 1))):  # False also for NaN
             raise UnreadableImageError("A float array has values outside [0, 1] or NaN.", hint="Scale it to [0, 1].")
         return Image.fromarray(np.rint(array.astype(np.float64) * 255).astype(np.uint8))
     raise UnreadableImageError(
@@ -97,7 +84,7 @@ def from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
 
 
 def from_tensor(tensor: Tensor, max_pixels: int) -> Image.Image:
-    """An image from a uint8 tensor [3, H, W]."""
+    """Create an image from a uint8 tensor [3, H, W]."""
     if str(tensor.dtype) != "torch.uint8" or tensor.ndim != 3 or tensor.shape[0] != 3 or tensor.numel() == 0:
         raise UnreadableImageError(
             f"A tensor of shape {list(tensor.shape)} and type {tensor.dtype} is not an image.",

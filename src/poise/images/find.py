@@ -1,10 +1,10 @@
-"""Image files that paths, folders and glob patterns stand for."""
+"""Finds the image files that paths, folders and glob patterns refer to."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from poise.errors import InvalidOptionError
@@ -12,33 +12,41 @@ from poise.errors import InvalidOptionError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
-def find_images(paths: Iterable[str | Path]) -> list[Path]:
-    """The image files that the given files, folders (searched recursively) and glob patterns stand for.
+def walk_images(folder: Path) -> Iterator[str]:
+    """Yield the image files below ``folder`` as relative paths with '/', unordered; hidden files are skipped."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inner = Path(parent).relative_to(folder).as_posix()
+        for name in files:
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                yield name if inner == "." else f"{inner}/{name}"
 
-    Order is that of ``paths``, sorted within a folder or pattern; a file is listed once. A plain file name is taken as
-    it is, even if it is missing or has an unusual suffix: reading it will tell.
+
+def find_images(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the image files that files, folders (searched recursively) and glob patterns refer to.
+
+    The order is that of ``paths``, and alphabetical within a folder or pattern; each file is listed once. Hidden files
+    and folders are skipped. The path of a file is returned even if the file does not exist or has another suffix, so
+    that reading it reports the error.
 
     Raises:
-        InvalidOptionError: There are no images in a folder, or behind a pattern.
+        InvalidOptionError: A folder or pattern contains no images.
     """
-    found: dict[Path, None] = {}
-    for given in paths:
-        path = Path(given).expanduser()
-        if path.is_dir():
-            matches = _images_below(path)
-        elif path.exists() or not glob.has_magic(str(path)):
+    images: dict[Path, None] = {}
+    for pattern in paths:
+        path = Path(pattern).expanduser()
+        if path.exists() or not glob.has_magic(str(path)):
             matches = [path]
         else:
-            hits = [Path(hit) for hit in sorted(glob.glob(str(path), recursive=True))]
-            matches = [image for hit in hits for image in (_images_below(hit) if hit.is_dir() else [hit])]
-        if not matches:
+            matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+        files = [file for match in matches for file in (_images_below(match) if match.is_dir() else [match])]
+        if not files:
             raise InvalidOptionError(
-                f"No images found in '{given}'.", hint=f"Files ending in {', '.join(SUFFIXES)} are read."
+                f"No images found in '{pattern}'.", hint=f"Files ending in {', '.join(SUFFIXES)} are read."
             )
-        found.update(dict.fromkeys(matches))
-    return list(found)
+        images.update(dict.fromkeys(files))
+    return list(images)
 
 
 def _images_below(folder: Path) -> list[Path]:
-    names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files if not name.startswith("."))
-    return sorted(path for path in names if path.suffix.lower() in SUFFIXES)
+    return sorted(folder / name for name in walk_images(folder))

@@ -1,4 +1,4 @@
-"""Any image source to one upright RGB image, or a typed error that says what was wrong with it."""
+"""Reads images from files, bytes, PIL images, arrays and tensors as upright RGB images."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MAX_PIXELS = 50_000_000
 FORMATS = "JPEG, PNG, WebP, GIF, BMP or TIFF"
 
-# First bytes -> reader. Readers are named here, not looked up in Pillow's registry: no other format can be reached
-# (EPS, FITS and others have had holes), and Pillow's global pixel limit, which warns before it refuses, stays out.
+# First bytes -> reader. Readers are listed here instead of using Pillow's registry, so that no other format is accepted
+# (the readers of EPS, FITS and others had vulnerabilities), and Pillow's global limit on pixels does not apply.
 _READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
     (b"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
@@ -50,26 +50,30 @@ _UPRIGHT = {
 
 @dataclass(frozen=True)
 class LoadedImage:
-    """One upright RGB image and where it came from."""
+    """An upright RGB image and its source."""
 
     image: Image.Image  # mode RGB, EXIF orientation applied
-    key: str  # hash of size and pixels: the same image has the same key whatever its name or container
-    source: str
-    frames: int = 1  # as the file's header states; 2 stands for "more than one" where it doesn't (GIF, TIFF)
-    notes: tuple[str, ...] = ()  # what was done to the pixels beyond decoding
+    key: str  # hash of size and pixels, independent of name and file format
+    source: str  # path, or "<bytes>", "<image>", "<array>" or "<tensor>"
+    frames: int = 1  # number of frames in the file's header; for GIF and TIFF, 2 means more than one
+    notes: tuple[str, ...] = ()  # conversions of the pixels after decoding
 
 
 def read_image(
     source: str | Path | bytes | Image.Image | np.ndarray | Tensor,
     *,
-    name: str = "<bytes>",  # what bytes are called in results and messages
+    name: str = "<bytes>",
     allow_truncated: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> LoadedImage:
-    """One upright RGB image from a path, bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W].
+    """Read an image and convert it to upright RGB.
 
-    Arrays are [H, W], [H, W, 3] or [H, W, 4] in uint8 or in floats within [0, 1], or [H, W] in uint16.
-    The size is checked before anything is decoded; of an animation the first frame is taken.
+    Args:
+        source: A path, bytes, a PIL image, a uint8 tensor [3, H, W], or an array: [H, W], [H, W, 3] or [H, W, 4] in
+            uint8 or floats in [0, 1], or [H, W] in uint16. Of an animation, the first frame is read.
+        name: Name of bytes in results and messages.
+        allow_truncated: Whether to accept files whose end is missing; the missing part is blank.
+        max_pixels: Largest number of pixels, checked before anything is decoded.
 
     Raises:
         UnreadableImageError: The source is not an image that poise accepts.
@@ -100,7 +104,7 @@ def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) ->
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            # Opening a FIFO or a device may block or never end, so the kind is checked first.
+            # Opening a FIFO or a device may block, so the kind is checked first.
             kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise UnreadableImageError(f"'{name}' is {kind}.", hint="Give the path of an image file.")
         with path.open("rb") as stream:
@@ -124,7 +128,7 @@ def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels:
         raise UnreadableImageError(f"'{name}' is not an image: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
     try:
         image = reader(stream)
-    except Exception as error:  # hostile bytes can raise nearly anything in a parser; all of it means "unreadable"
+    except Exception as error:  # malicious bytes can raise any error in a parser
         raise UnreadableImageError(f"'{name}' has a damaged header: {error or type(error).__name__}.") from error
     return _finish(image, name, allow_truncated, max_pixels, owned=True)
 
@@ -140,16 +144,16 @@ def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: in
     upright = image if (turn := _UPRIGHT.get(_orientation(image, notes))) is None else image.transpose(turn)
     rgb = to_rgb(upright, name, notes)
     if rgb is image and not owned:
-        rgb = image.copy()  # a caller who draws on the image later must not change ours
+        rgb = image.copy()  # so that later changes by the caller have no effect
     return LoadedImage(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
 
 
 def _count_frames(image: Image.Image) -> int:
-    """What the header says, without walking through the frames."""
+    """Return the number of frames in the header, without reading the frames."""
     if isinstance(image, GifImagePlugin.GifImageFile | TiffImageFile):
         try:
             return 2 if image.is_animated else 1
-        except Exception:  # a damaged second frame; the first is judged when it is decoded
+        except Exception:  # a damaged second frame; the first is checked when it is decoded
             return 1
     return int(getattr(image, "n_frames", 1))
 
@@ -164,8 +168,8 @@ def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[st
             if not allow_truncated:
                 hint += " In Python, classify what poise.images.read_image(..., allow_truncated=True) returns."
             raise UnreadableImageError(reason, hint=hint) from error
-        # Pillow decodes into the image before it notices the missing end. Without tiles it won't try again; its
-        # global switch for this would also change what other threads accept.
+        # Pillow decodes into the image before it detects the missing end. Without tiles it does not try again. Its
+        # global option for truncated images would also affect other threads.
         image.tile = []
         notes.append("truncated: the missing part is blank")
 

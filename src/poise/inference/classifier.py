@@ -1,8 +1,9 @@
-"""The front door: name the labels, hand over images, get calibrated probabilities."""
+"""Zero-shot image classification with calibrated probabilities."""
 
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
@@ -13,7 +14,6 @@ from poise import methods as method_table
 from poise.backbones import load_model
 from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
 from poise.inference.answers import Answer, Prediction
-from poise.inference.limits import Limits
 from poise.inference.predictor import Predictor
 from poise.inference.results import Details, Failure, Result
 from poise.inits.kinds import check_template
@@ -53,30 +53,31 @@ class ClassifierOptions(TuningOptions, total=False):
 class Classifier(Generic[R]):
     """Zero-shot image classification with test-time prompt tuning.
 
-    Labels are encoded once, here. Calls are free of state: the same image, labels, options and seed give the same
-    answer, whatever the file is called and whichever images come before it or in the same batch (up to rounding).
+    The labels are encoded once, by the constructor. Calls have no side effects: the same image, labels, options and
+    seed give the same answer, independent of the file's name and of the other images in the call (up to rounding).
 
     Args:
-        labels: the class names, each one once. Probabilities are over these labels and sum to 1.
-        model: a name that `poise.load_model` takes (`poise.list_models` lists them), or a loaded model.
-        method: what is tuned for each image: a name of `poise.list_methods`, or a `poise.Method`; or several of them.
-        template: the sentence that a label is put into, with ``{}`` for the label. None: "a photo of a {}.", or the
-            template of the prompt that ``init`` names.
+        labels: class names without duplicates. Probabilities are relative to these labels and sum to 1.
+        model: a name from `poise.list_models`, or a loaded model.
+        method: how the prompt is tuned for each image: a name from `poise.list_methods` or a `poise.Method`; or a list
+            of them.
+        template: prompt with ``{}`` for the label. None: "a photo of a {}.", or the template of the prompt file that
+            ``init`` names.
         context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of
             them, or "auto" (those before it if there are any).
         init: where tuning starts: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), the file
-            of a prompt fitted by `poise fit` or imported by `poise convert`, or a prompt itself.
-        views: views per image that tuning looks at, the plain image included.
+            of a prompt from `poise fit` or `poise convert`, or a prompt.
+        views: views per image, the plain image included.
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
-        seed: of the random views.
+        seed: seed of the random views.
         device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", or a torch.device.
         dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16" or "float64".
         batch_size: images computed together; None: by device.
-        on_long_label: what to do with labels longer than the model reads: "error", or "truncate" with a warning.
+        on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
 
     Raises:
         InvalidLabelsError: Labels are missing, blank, repeated or too long.
-        InvalidOptionError, UnknownNameError: An option or a name is not accepted.
+        InvalidOptionError, UnknownNameError: An option or a name is not valid.
 
     Example:
         >>> import numpy as np
@@ -118,7 +119,7 @@ class Classifier(Generic[R]):
         batch_size: int | None = None,
         on_long_label: str = "error",
     ) -> None:
-        # What needs no model is checked before one is loaded.
+        # Check all that does not depend on the model before loading it.
         check_counts(views, batch_size)
         self.labels = check_labels(labels)
         self.methods = find_methods(method)
@@ -128,7 +129,7 @@ class Classifier(Generic[R]):
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         self.recipe = ViewRecipe(views, seed, augmix)
         tuner = self._make_tuner(template, context, init, on_long_label)
-        self._predictor = Predictor(self.encoder, tuner, self.recipe, limits=Limits(batch_size=batch_size or 0))
+        self._predictor = Predictor(self.encoder, tuner, self.recipe, batch_size=batch_size or 0)
 
     @overload
     def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[R]: ...
@@ -141,20 +142,20 @@ class Classifier(Generic[R]):
 
         Args:
             images: a path, encoded bytes, a PIL image, a NumPy array or a uint8 tensor [3, H, W]; or a list of them.
-            details: also say how each answer came about (`Result.details`).
+            details: whether to return intermediate results (`Result.details`).
 
         Returns:
-            A `Result`; where the classifier has several methods, a dict of results by method. A list for a list.
+            A `Result`, or a dict of results by method if ``method`` is a list; a list of them for a list of images.
 
         Raises:
-            UnreadableImageError: An image can't be read. `each` gives a `Failure` in its place instead.
+            UnreadableImageError: An image can't be read. `each` yields a `Failure` instead.
         """
         if isinstance(images, list | tuple):
             return list(self.results(images, details=details))
         return next(self.results([images], details=details))
 
     def results(self, images: Iterable[Any], *, details: bool = False) -> Iterator[R]:
-        """What a call returns for each image, in order and as they come, also from a generator.
+        """Yield what a call returns for each image, in order; images may come from a generator.
 
         Raises:
             UnreadableImageError: An image can't be read.
@@ -164,12 +165,14 @@ class Classifier(Generic[R]):
             yield cast(R, answers if self._several else answers[self.methods[0].name])
 
     def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Answers | Failure]:
-        """One outcome per image, in order and as they come: the results by method, or why there are none."""
-        # Zero-shot reads the plain view alone, so the others are cut only when somebody looks at them.
-        plain = not self._tunes() and not details
-        recipe = ViewRecipe(1, self.recipe.seed) if plain else self.recipe
+        """Yield one outcome per image, in order: a dict of results by method, or a `Failure` with the reason."""
+        # Zero-shot uses the plain view only; the other views are needed for the details.
+        recipe = self.recipe if details or self._tunes() else ViewRecipe(1, self.recipe.seed)
         for outcome in self._predictor.run(images, views=recipe):
-            yield outcome if isinstance(outcome, Failure) else self._results(outcome, details)
+            if isinstance(outcome, Failure):
+                yield outcome
+            else:
+                yield {name: self._result(outcome, name, details) for name in outcome.answers}
 
     @overload
     def predict_proba(self: Classifier[Result], images: Iterable[Any]) -> np.ndarray: ...
@@ -178,34 +181,29 @@ class Classifier(Generic[R]):
     def predict_proba(self: Classifier[Answers], images: Iterable[Any]) -> dict[str, np.ndarray]: ...
 
     def predict_proba(self, images: Iterable[Any]) -> np.ndarray | dict[str, np.ndarray]:
-        """Probabilities [N, C] of N images, columns in the order of ``labels``; by method where there are several.
+        """Return the probabilities [N, C] of N images, columns in the order of ``labels``.
+
+        If ``method`` is a list, the result is a dict of such arrays by method.
 
         Raises:
             UnreadableImageError: An image can't be read.
         """
         names = [method.name for method in self.methods]
         rows = [_or_raise(outcome) for outcome in self.each(images)]
-        found = {
-            name: np.array([[row[name].probabilities[label] for label in self.labels] for row in rows]).reshape(
-                len(rows), len(self.labels)
-            )
-            for name in names
-        }
-        return found if self._several else found[names[0]]
+        values = [[[row[name].probabilities[label] for label in self.labels] for row in rows] for name in names]
+        probs = np.array(values).reshape(len(names), len(rows), len(self.labels))
+        return dict(zip(names, probs, strict=True)) if self._several else probs[0]
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
-        names = ", ".join(method.name for method in self.methods)
-        return (
-            f"Classifier({len(self.labels)} labels: {shown}; model '{self.encoder.name}', "
-            f"method {names}, on {self.encoder.device})"
-        )
+        labels, methods = reprlib.repr(self.labels), ", ".join(method.name for method in self.methods)
+        model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
+        return f"Classifier({len(self.labels)} labels: {labels}; {model})"
 
     def _make_tuner(
         self, template: str | None, context: str, init: str | Path | Prompt, on_long_label: str
     ) -> AnyTuner:
         if context == "auto" and init == "template" and not self._tunes():
-            context = "none"  # so that a template may be the name alone
+            context = "none"  # nothing is tuned, so the template "{}" is valid, too
         classes = tokenise(
             self.encoder, self.labels, template or DEFAULT_TEMPLATE, context=context, on_long_label=on_long_label
         )
@@ -216,23 +214,21 @@ class Classifier(Generic[R]):
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)
 
-    def _results(self, found: Prediction, details: bool) -> Answers:
-        return {name: self._result(found, name, answer, details) for name, answer in found.answers.items()}
-
-    def _result(self, found: Prediction, method: str, answer: Answer, details: bool) -> Result:
+    def _result(self, prediction: Prediction, method: str, details: bool) -> Result:
+        answer = prediction.answers[method]
         ranked = dict(sorted(self._by_label(answer.probs).items(), key=lambda item: -item[1]))
         top = list(ranked.values())
         return Result(
             label=next(iter(ranked)),
             confidence=top[0],
             probabilities=ranked,
-            entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # a sure answer has 0, not -0
+            entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
             margin=top[0] - (top[1] if len(top) > 1 else 0.0),
             method=method,
-            source=found.source,
+            source=prediction.source,
             fallback=answer.fallback,
             degenerate=len(top) == 1,
-            notes=found.notes,
+            notes=prediction.notes,
             details=self._details(answer) if details else None,
         )
 
@@ -254,25 +250,19 @@ class Classifier(Generic[R]):
 
 
 def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method, ...]:
-    """The methods that an option names."""
-    named = [method] if isinstance(method, str | Method) else list(method)
-    if not named:
+    """Return the methods that the option ``method`` names."""
+    chosen = [method] if isinstance(method, str | Method) else list(method)
+    if not chosen:
         raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
-    return tuple(method_table.get(item) if isinstance(item, str) else item for item in named)
+    return tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
 
 
 def check_counts(views: object, batch_size: object) -> None:
-    """Refuse numbers of views, or of images together, that can't be."""
-    if not _is_count(views):
-        raise InvalidOptionError(
-            f"views is {views!r}.", hint="It counts the plain view: give a whole number from 1 on."
-        )
-    if batch_size is not None and not _is_count(batch_size):
-        raise InvalidOptionError(f"batch_size is {batch_size!r}.", hint="Give a whole number from 1 on.")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    """Raise an error if the number of views, or of images per batch, is not valid."""
+    for name, count in (("views", views), ("batch_size", 1 if batch_size is None else batch_size)):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            hint = "Use a whole number of at least 1; the plain image counts as a view."
+            raise InvalidOptionError(f"{name} is {count!r}.", hint=hint)
 
 
 def _or_raise(outcome: Answers | Failure) -> Answers:

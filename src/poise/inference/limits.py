@@ -1,9 +1,8 @@
-"""How much is done at a time: batch sizes by device, and what happens where memory does not suffice."""
+"""Batch sizes by device, and halving of batches that do not fit into memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -14,51 +13,36 @@ from poise.errors import PoiseError
 S = TypeVar("S", Tensor, list)
 Z = TypeVar("Z")
 
-_VIEWS_TOGETHER = {"cuda": 2048, "cpu": 256}  # views of a batch: enough to fill a device, bounded in memory
-_IMAGES_TOGETHER = {"cuda": 128, "cpu": 16}  # images of a batch, however few views they have
-_VIEWS_PER_GIBIBYTE = 32  # of a GPU's memory: what a ViT-B/16 leaves room for
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much is done at a time. Nothing here changes an answer by more than rounding.
-
-    Args:
-        batch_size: images encoded and tuned together; 0 = by device and number of views.
-        workers: threads (on CUDA: processes) that read images; 0 = by the number of cores, at most 8.
-        processes: whether files are read by processes; None = where the model is on CUDA.
-    """
-
-    batch_size: int = 0
-    workers: int = 0
-    processes: bool | None = None
+_MAX_VIEWS = {"cuda": 2048, "cpu": 256}  # views per batch: enough to fill the device
+_MAX_IMAGES = {"cuda": 128, "cpu": 16}  # images per batch, even if they have few views
+_VIEWS_PER_GIBIBYTE = 32  # of GPU memory, measured with a ViT-B/16
 
 
 def default_batch_size(device: torch.device, views: int) -> int:
-    """Images that are encoded and tuned together, where nobody says how many."""
+    """Return the number of images with ``views`` views each that are encoded and tuned together by default."""
     kind = "cuda" if device.type == "cuda" else "cpu"
-    together = _VIEWS_TOGETHER[kind]
+    most = _MAX_VIEWS[kind]
     if kind == "cuda":
         gibibytes = torch.cuda.get_device_properties(device).total_memory / 2**30
-        together = min(together, int(gibibytes * _VIEWS_PER_GIBIBYTE))
-    return max(1, min(_IMAGES_TOGETHER[kind], together // views))
+        most = min(most, int(gibibytes * _VIEWS_PER_GIBIBYTE))
+    return max(1, min(_MAX_IMAGES[kind], most // views))
 
 
 def in_halves(work: Callable[[S], Z], batch: S, join: Callable[[list[Z]], Z]) -> Z:
-    """``work(batch)``; a batch that does not fit the device's memory is halved until it does.
+    """Return ``work(batch)``; a batch that does not fit into the device's memory is halved until it does.
 
     Raises:
-        PoiseError: Not even one image fits (code "out_of_memory").
+        PoiseError: A single image does not fit (code "out_of_memory").
     """
     try:
         return work(batch)
-    except torch.OutOfMemoryError as problem:
+    except torch.OutOfMemoryError as error:
         if len(batch) == 1:
             raise PoiseError(
-                "One image does not fit the device's memory.",
+                "One image does not fit into the device's memory.",
                 hint="Use fewer views, a smaller model or dtype float16, or free memory on the device.",
                 code="out_of_memory",
-            ) from problem
-    torch.cuda.empty_cache()  # here, where the failed attempt's tensors are no longer held by its traceback
+            ) from error
+    torch.cuda.empty_cache()  # outside the except clause, where the traceback no longer refers to the tensors
     middle = len(batch) // 2
     return join([in_halves(work, part, join) for part in (batch[:middle], batch[middle:])])

@@ -1,4 +1,4 @@
-"""Called as transformers' zero-shot-image-classification pipeline is, with tuned, calibrated scores."""
+"""A pipeline with the interface of transformers' zero-shot-image-classification pipeline, with tuned scores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class ZeroShotImageClassification:
-    """What `pipeline` returns: call it with an image, or images, and candidate labels."""
+    """Scores labels for images; created by `pipeline`."""
 
     task = TASK
 
@@ -85,43 +85,43 @@ class ZeroShotImageClassification:
         images: Any = None,
         timeout: float | None = None,
     ) -> Scores | list[Scores] | Iterator[Scores]:
-        """Scores of each label, best first.
+        """Return the scores of the labels, best first.
 
         Args:
             image: a path, a ``data:`` URL in base64, encoded bytes, a PIL image, an array or a uint8 tensor
-                [3, H, W]; a list of them; or a generator or any other iterable, which is read as it is needed.
+                [3, H, W]; a list of them; or a generator or another iterable, which is read lazily.
             candidate_labels: the labels.
-            hypothesis_template: the sentence that a label is put into. The default is poise's own,
-                "a photo of a {}.", or the fitted prompt's (``init``); transformers' is "This is a photo of {}.".
-            top_k: only so many of the best labels.
-            batch_size: images computed together; None: as the pipeline was made.
+            hypothesis_template: prompt with ``{}`` for the label. The default is "a photo of a {}.", or the template
+                of the fitted prompt (``init``); the default of transformers is "This is a photo of {}.".
+            top_k: number of labels to return; None: all.
+            batch_size: images computed together; None: the pipeline's ``batch_size``.
             images: the older name of ``image``.
-            timeout: accepted and not used, because nothing is fetched.
+            timeout: accepted for compatibility; has no effect, because nothing is downloaded.
 
         Returns:
             ``[{"score": ..., "label": ...}, ...]`` for one image, a list of such lists for a list, and an iterator of
             them for an iterable.
         """
-        given = images if image is None else image
-        if given is None:
+        inputs = images if image is None else image
+        if inputs is None:
             raise InvalidOptionError("No image was given.", hint="Pass a path, a PIL image, or a list of either.")
-        if candidate_labels is None or isinstance(candidate_labels, str):  # a text would fall apart into letters
-            raise InvalidOptionError(f"candidate_labels is {candidate_labels!r}.", hint="Pass a list of label texts.")
+        if candidate_labels is None or isinstance(candidate_labels, str):  # a string is a sequence of letters
+            raise InvalidOptionError(f"candidate_labels is {candidate_labels!r}.", hint="Pass a list of strings.")
         check_counts(1, batch_size)
         if top_k is not None and top_k < 1:
-            raise InvalidOptionError(f"top_k is {top_k}.", hint="Give a whole number from 1 on, or None for all.")
+            raise InvalidOptionError(f"top_k is {top_k}.", hint="Use a whole number of at least 1, or None for all.")
         classifier = self._classifier(tuple(candidate_labels), hypothesis_template, batch_size or self.batch_size)
-        if isinstance(given, list | tuple):
-            return list(self._each(classifier, given, top_k))
-        if isinstance(given, Iterable) and not isinstance(given, _ONE_IMAGE):
-            return self._each(classifier, given, top_k)
-        return next(self._each(classifier, [given], top_k))
+        if isinstance(inputs, list | tuple):
+            return list(self._scores(classifier, inputs, top_k))
+        if isinstance(inputs, Iterable) and not isinstance(inputs, _ONE_IMAGE):
+            return self._scores(classifier, inputs, top_k)
+        return next(self._scores(classifier, [inputs], top_k))
 
-    def _each(self, classifier: Classifier[Result], images: Iterable[Any], top_k: int | None) -> Iterator[Scores]:
-        sigmoid = self.encoder.activation == "sigmoid"  # those scores need the logits
-        for result in classifier.results(map(_local, images), details=sigmoid):
+    def _scores(self, classifier: Classifier[Result], images: Iterable[Any], top_k: int | None) -> Iterator[Scores]:
+        sigmoid = self.encoder.activation == "sigmoid"  # as in transformers, SigLIP scores each label independently
+        for result in classifier.results(map(_decode_data_url, images), details=sigmoid):
             scores = result.probabilities
-            if sigmoid and result.details is not None:  # as transformers does for SigLIP: one yes or no per label
+            if sigmoid and result.details is not None:
                 logits = torch.tensor(list(result.details.logits.values()), dtype=torch.float64)
                 scores = dict(zip(result.details.logits, logits.sigmoid().tolist(), strict=True))
             ranked = sorted(scores.items(), key=lambda item: -item[1])
@@ -138,18 +138,18 @@ def pipeline(
     batch_size: int | None = None,
     **options: Unpack[TuningOptions],
 ) -> ZeroShotImageClassification:
-    """A pipeline for ``task``, called as the one of transformers is.
+    """Return a pipeline with the interface of transformers' pipeline for ``task``.
 
-    It takes files, ``data:`` URLs, bytes, PIL images and arrays. Web addresses are refused: poise fetches nothing.
+    It accepts files, ``data:`` URLs, bytes, PIL images and arrays, but no web addresses: poise downloads nothing.
 
     Args:
         task: "zero-shot-image-classification".
-        model: a name that `poise.load_model` takes, or a loaded model.
-        method: what is tuned for each image; "zero-shot" gives transformers' own scores.
-        device: "auto", "cpu", "cuda:1", a torch.device, or a number: that of a GPU, or -1 for the CPU.
+        model: a name from `poise.list_models`, or a loaded model.
+        method: how the prompt is tuned for each image; "zero-shot" gives the scores of transformers.
+        device: "auto", "cpu", "cuda:1", a torch.device, the number of a GPU, or -1 for the CPU.
         dtype: see `Classifier`.
         batch_size: images computed together; None: by device.
-        options: of the `Classifier`: context, init, views, augmix, seed, on_long_label.
+        options: options of `Classifier`: context, init, views, augmix, seed, on_long_label.
 
     Example:
         >>> import numpy as np
@@ -165,7 +165,7 @@ def pipeline(
         if name not in known:
             raise UnknownNameError.of("option", name, known)
     if not isinstance(method, str | Method):
-        raise InvalidOptionError("A pipeline has one method.", hint="For several of them use poise.Classifier.")
+        raise InvalidOptionError("A pipeline has one method.", hint="Use poise.Classifier for several methods.")
     find_methods(method)
     check_counts(options.get("views", 1), batch_size)
     if isinstance(device, int):
@@ -174,13 +174,12 @@ def pipeline(
     return ZeroShotImageClassification(encoder, method, batch_size=batch_size, **options)
 
 
-def _local(image: Any) -> Any:
-    """Base64 strings as bytes, as the original reads them; addresses are refused where files are read."""
+def _decode_data_url(image: Any) -> Any:
+    """Return the bytes of a base64 data URL; other sources are returned unchanged."""
     if not isinstance(image, str) or not image.startswith("data:image/"):
         return image
     try:
         return base64.b64decode(image.split(",", 1)[-1], validate=True)
     except binascii.Error:
-        raise UnreadableImageError(
-            "The data: string is not valid base64.", hint="Pass the file's bytes instead."
-        ) from None
+        hint = "Pass the file's bytes instead."
+        raise UnreadableImageError("The data: string is not valid base64.", hint=hint) from None

@@ -1,21 +1,21 @@
-"""The one pipeline: sources of images in, answers out, in order.
+"""The pipeline from image sources to answers, features or views; every command uses it.
 
-Threads (on CUDA: processes) read and plan images ahead; views are cut, encoded and tuned batch by batch, on CUDA in
-stages that overlap. Everybody who wants answers, features or views of images comes here.
+Threads (on CUDA: processes) read and plan images ahead. Views are cut, encoded and tuned batch by batch, on CUDA in
+overlapping stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from poise.inference.answers import BatchAnswers, Prediction
-from poise.inference.limits import Limits, default_batch_size, in_halves
+from poise.inference.answers import Prediction, answer_rows
+from poise.inference.limits import default_batch_size, in_halves
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
 from poise.loading.sources import Failure, PlannedImage, Source
@@ -33,11 +33,11 @@ _NOT_FINITE = (
 
 @dataclass(frozen=True)
 class Watch:
-    """How a run speaks with its caller, between batches.
+    """Callbacks of a run.
 
     Args:
-        check: called before each batch is handed out; raises to stop the run.
-        progress: called with the number of images of each batch that is done.
+        check: called before each batch; raises an exception to stop the run.
+        progress: called after each batch with its number of images.
     """
 
     check: Callable[[], None] = lambda: None
@@ -46,41 +46,39 @@ class Watch:
 
 @dataclass(frozen=True, eq=False)
 class SourceGroup:
-    """Images that share a recipe and a tuner. No batch holds images of two groups."""
+    """Images with the same recipe and tuner. A batch contains images of one group only."""
 
     sources: Iterable[Source]
     recipe: ViewRecipe
-    tuner: Callable[[], AnyTuner]  # called when the group's turn has come, in the thread that tunes
+    tuner: Callable[[], AnyTuner | None]  # called before each batch, in the thread that tunes
 
 
 @dataclass
 class _Batch:
-    """Images of one group on their way; ``views`` of the readable ones, unless they did not fit the memory."""
+    """Images of one group, and the views [B, V, 3, S, S] of the readable ones, unless they did not fit into memory."""
 
     group: SourceGroup
-    images: list[PlannedImage | Failure] = field(default_factory=list)
+    images: list[PlannedImage | Failure]
     views: Tensor | None = None
 
     @property
     def readable(self) -> list[PlannedImage]:
         return [image for image in self.images if isinstance(image, PlannedImage)]
 
-    def forget_pixels(self) -> None:
-        """Only what the answers need is kept while a batch is encoded and tuned."""
-        self.images = [image if isinstance(image, Failure) else image.without_pixels() for image in self.images]
-
 
 class Predictor:
-    """Sources of images in; out, in order, each one's prediction, or a `Failure` that says why there is none.
+    """Computes the predictions for images. An image without one gives a `Failure`, which contains the reason.
 
     A source is a path, encoded bytes, a PIL image, a NumPy array, a uint8 tensor [3, H, W], a dataset's `Item`, an
-    image that `poise.images.read_image` has loaded, or a `Failure`, which is passed on.
+    image loaded by `poise.images.read_image`, or a `Failure`, which is passed on unchanged.
 
     Args:
         encoder: the model.
-        tuner: what answers; without one only `features` and `views` can be asked for.
-        views: how images are cut.
-        limits: batch size and readers.
+        tuner: computes the answers; `features` and `views` do not need it.
+        views: how images are cut into views.
+        batch_size: images encoded and tuned together; 0 = by device and number of views.
+        workers: threads (on CUDA: processes) that read images; 0 = by the number of cores, at most 8.
+        processes: whether processes read the files; None = if the model is on CUDA.
 
     Example:
         >>> import numpy as np
@@ -102,65 +100,53 @@ class Predictor:
         tuner: AnyTuner | None = None,
         views: ViewRecipe | None = None,
         *,
-        limits: Limits | None = None,
+        batch_size: int = 0,
+        workers: int = 0,
+        processes: bool | None = None,
     ) -> None:
-        self.encoder, self.tuner = encoder, tuner
+        self.encoder, self.tuner, self.batch_size = encoder, tuner, batch_size
         self.recipe = views or ViewRecipe()
-        self.limits = limits or Limits()
-        self._preparer = Preparer(encoder, workers=self.limits.workers, processes=self.limits.processes)
+        self._preparer = Preparer(encoder, workers=workers, processes=processes)
 
-    def run(
-        self, sources: Iterable[Source], *, views: ViewRecipe | None = None, watch: Watch | None = None
-    ) -> Iterator[Prediction | Failure]:
-        """One outcome per source, in order; ``views`` replaces the recipe for this run."""
-        return self.run_groups([self._group(sources, views)], watch=watch)
+    def run(self, sources: Iterable[Source], *, views: ViewRecipe | None = None) -> Iterator[Prediction | Failure]:
+        """Yield one outcome per source, in order; ``views`` replaces the recipe."""
+        return self.run_groups([self._group(sources, views)])
 
     def run_groups(
         self, groups: Iterable[SourceGroup], *, texts: bool = False, watch: Watch | None = None
     ) -> Iterator[Prediction | Failure]:
-        """The outcomes of one group after the other, without a pause between them.
+        """Yield the outcomes of several groups, in order and without a pause between groups.
 
         Args:
-            groups: what to do; each is looked at when its images are to be read.
-            texts: also keep each image's tuned text features.
-            watch: see `Watch`.
+            groups: the groups; each is requested when its first image is to be read.
+            texts: whether to return each image's tuned text features.
+            watch: callbacks.
         """
         for batch, answers in self._batches(groups, self._answer, watch or Watch()):
-            rows = iter([] if answers is None else answers.rows(texts=texts))
+            rows = iter(answer_rows(*answers, texts=texts) if answers else ())
             for image in batch.images:
-                row = None if isinstance(image, Failure) else next(rows)
                 if isinstance(image, Failure):
                     yield image
-                elif row is None:
+                elif (row := next(rows)) is None:
                     yield Failure(image.source, "non_finite", _NOT_FINITE)
                 else:
                     yield Prediction(image.source, image.notes, row)
 
-    def features(self, sources: Iterable[Source], *, watch: Watch | None = None) -> Iterator[Tensor | Failure]:
-        """Each image's unit features [V, D], on the CPU."""
-        return self._tensors(sources, None, lambda batch: self._encode(batch).cpu(), watch)
+    def features(self, sources: Iterable[Source]) -> Iterator[Tensor | Failure]:
+        """Yield each image's unit features [V, D], on the CPU."""
+        return self._tensors(sources, None, lambda batch: self._encode(batch).cpu())
 
-    def views(
-        self, sources: Iterable[Source], *, views: ViewRecipe | None = None, watch: Watch | None = None
-    ) -> Iterator[Tensor | Failure]:
-        """Each image's normalised views [V, 3, S, S], on the encoder's device."""
-        return self._tensors(sources, views, self._views, watch)
+    def views(self, sources: Iterable[Source], *, views: ViewRecipe | None = None) -> Iterator[Tensor | Failure]:
+        """Yield each image's normalised views [V, 3, S, S], on the encoder's device."""
+        return self._tensors(sources, views, self._views)
 
     def _group(self, sources: Iterable[Source], views: ViewRecipe | None) -> SourceGroup:
-        return SourceGroup(sources, views or self.recipe, self._own_tuner)
-
-    def _own_tuner(self) -> AnyTuner:
-        assert self.tuner is not None, "this predictor was made without a tuner"
-        return self.tuner
+        return SourceGroup(sources, views or self.recipe, lambda: self.tuner)
 
     def _tensors(
-        self,
-        sources: Iterable[Source],
-        views: ViewRecipe | None,
-        compute: Callable[[_Batch], Tensor],
-        watch: Watch | None,
+        self, sources: Iterable[Source], views: ViewRecipe | None, compute: Callable[[_Batch], Tensor]
     ) -> Iterator[Tensor | Failure]:
-        for batch, tensors in self._batches([self._group(sources, views)], compute, watch or Watch()):
+        for batch, tensors in self._batches([self._group(sources, views)], compute, Watch()):
             if tensors is not None and tensors.is_cuda:
                 tensors.record_stream(torch.cuda.current_stream(tensors.device))
             rows: Iterator[Tensor] = iter(() if tensors is None else tensors)
@@ -170,14 +156,15 @@ class Predictor:
     def _batches(
         self, groups: Iterable[SourceGroup], compute: Callable[[_Batch], Z], watch: Watch
     ) -> Iterator[tuple[_Batch, Z | None]]:
-        """Each batch with what ``compute`` makes of it; None where none of its images could be read."""
+        """Yield each batch with the result of ``compute``, or with None if none of its images is readable."""
 
         def cut(batch: _Batch) -> _Batch:
             if batch.readable:
                 try:
                     batch.views = self._preparer.views(batch.readable, batch.group.recipe)
-                    batch.forget_pixels()
-                except torch.OutOfMemoryError:  # the other stage holds memory as well: there it is cut in halves
+                    batch.images = [image if isinstance(image, Failure) else image.without_pixels()
+                                    for image in batch.images]  # fmt: skip
+                except torch.OutOfMemoryError:  # the other stage uses memory too; `finish` cuts the batch in halves
                     torch.cuda.empty_cache()
             return batch
 
@@ -188,69 +175,56 @@ class Predictor:
             batch.views = None
             return batch, result
 
-        stages = run_stages(self._read(groups), self.encoder.device, cut, finish)
-        while True:
+        watch.check()
+        for batch, result in run_stages(self._read(groups), self.encoder.device, cut, finish):
+            watch.progress(len(batch.images))
+            yield batch, result
             watch.check()
-            done = next(stages, None)
-            if done is None:
-                return
-            watch.progress(len(done[0].images))
-            yield done
 
     def _read(self, groups: Iterable[SourceGroup]) -> Iterator[_Batch]:
-        """Batches of one group's images, read ahead."""
-        numbers = count()
-        jobs = ((group, source, next(numbers)) for group in groups for source in group.sources)
-        batch: _Batch | None = None
-        for group, image in self._read_ahead(jobs):
-            if batch is not None and batch.group is not group:
-                yield batch
-                batch = None
-            batch = batch or _Batch(group)
-            batch.images.append(image)
-            if len(batch.images) == self._batch_size(group.recipe):
-                yield batch
-                batch = None
-        if batch is not None:
-            yield batch
+        """Yield batches of images, which are read ahead."""
 
-    def _read_ahead(
-        self, jobs: Iterable[tuple[SourceGroup, Source, int]]
-    ) -> Iterator[tuple[SourceGroup, PlannedImage | Failure]]:
-        def prepare(job: tuple[SourceGroup, Source, int]) -> tuple[SourceGroup, PlannedImage | Failure]:
-            group, source, number = job
+        def prepare(job: tuple[int, tuple[SourceGroup, Source]]) -> tuple[SourceGroup, PlannedImage | Failure]:
+            number, (group, source) = job
             return group, self._preparer.prepare(source, group.recipe, number)
 
-        workers, batch = self._preparer.workers, self._batch_size(self.recipe)
-        window = batch + workers  # views that are cut ahead are large; pixels, for CUDA, are not
+        workers, size = self._preparer.workers, self._batch_size(self.recipe)
+        window = size + workers  # small, because views that are cut ahead need much memory; on CUDA, only pixels are
         if self.encoder.device.type == "cuda":
-            window = 2 * max(min(batch, 32), workers)
-        return map_ahead(prepare, jobs, threads=workers, window=window)
+            window = 2 * max(min(size, 32), workers)
+        jobs = enumerate((group, source) for group in groups for source in group.sources)
+        images = map_ahead(prepare, jobs, threads=workers, window=window)
+        for group, pairs in groupby(images, key=lambda pair: pair[0]):
+            while batch := [image for _, image in islice(pairs, self._batch_size(group.recipe))]:
+                yield _Batch(group, batch)
 
     def _batch_size(self, recipe: ViewRecipe) -> int:
-        return self.limits.batch_size or default_batch_size(self.encoder.device, recipe.views)
+        return self.batch_size or default_batch_size(self.encoder.device, recipe.views)
 
-    # What is computed of a batch. One that does not fit the device's memory is halved until it does.
+    # Functions of a batch. A batch that does not fit into the device's memory is halved until it does.
 
-    def _answer(self, batch: _Batch) -> BatchAnswers:
+    def _answer(self, batch: _Batch) -> tuple[dict[str, Adapted], Tensor]:
+        """Return the answers by method, and the class text features [1, C, D] under the initial prompt."""
         tuner = batch.group.tuner()
+        assert tuner is not None, "this predictor was made without a tuner"
         inputs = self._views(batch) if tuner.reads == "views" else self._encode(batch)
         batch.views = None
-        # Images of an ordered stream have to go on in one piece: the first half would be learnt from twice.
+        # A batch of an ordered stream is not halved: the tuner would learn from the first half twice.
         answers = tuner.predict(inputs) if tuner.ordered else in_halves(tuner.predict, inputs, _stacked)
-        return BatchAnswers(answers, tuner.texts.init_features())
+        return answers, tuner.texts.init_features()
 
     @torch.no_grad()
     def _encode(self, batch: _Batch) -> Tensor:
         if batch.views is not None:
             return in_halves(self.encoder.encode_images, batch.views, torch.cat)
-        return in_halves(lambda part: self.encoder.encode_images(self._cut(part, batch)), batch.readable, torch.cat)
+
+        def encode(images: list[PlannedImage]) -> Tensor:
+            return self.encoder.encode_images(self._preparer.views(images, batch.group.recipe))
+
+        return in_halves(encode, batch.readable, torch.cat)
 
     def _views(self, batch: _Batch) -> Tensor:
-        return self._cut(batch.readable, batch) if batch.views is None else batch.views
-
-    def _cut(self, images: list[PlannedImage], batch: _Batch) -> Tensor:
-        return self._preparer.views(images, batch.group.recipe)
+        return self._preparer.views(batch.readable, batch.group.recipe) if batch.views is None else batch.views
 
 
 def _stacked(parts: list[dict[str, Adapted]]) -> dict[str, Adapted]:

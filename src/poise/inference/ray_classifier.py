@@ -1,4 +1,4 @@
-"""Many images classified by processes on a Ray cluster: the rows of a local `Classifier`, in the same order."""
+"""Classifies images on a Ray cluster, with the results of a local `Classifier` in the same order."""
 
 from __future__ import annotations
 
@@ -20,76 +20,78 @@ from poise.inference.results import Failure
 from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels
 
-_LARGEST_SENT = 64 * 2**20  # bytes of a file that is sent as it is
-_SHARE_FOR_GPU = 32  # images: which GPUs the workers have, only they know
+_LARGEST_SENT = 64 * 2**20  # bytes; larger files are decoded before they are sent
+_SHARE_FOR_GPU = 32  # images; only the workers know the memory of their GPUs
 
 Outcome = Answers | Failure
 Sent = NamedBytes | LoadedImage | Failure
 
 
 class ShareClassifier:
-    """A `Classifier` in a process of its own, loaded once, which gets its images share by share."""
+    """A `Classifier` in a worker process, which receives shares of the images."""
 
     def __init__(self, options: dict[str, Any], threads: int) -> None:
         torch.set_num_threads(threads)
         self._classifier: Classifier[Any] = Classifier(**options)
 
     def work(self, share: Sequence[Sent], details: bool) -> list[Outcome]:
-        """One outcome per image."""
+        """Return one outcome per image."""
         return list(self._classifier.each(share, details=details))
 
 
 class ClusterClassifier:
-    """`Classifier` with its work spread over a cluster; ``options`` are the arguments of the `Classifier`.
+    """Classifies images on a Ray cluster. This process reads the files and sends their bytes.
 
-    The files are read here and travel as bytes. On CPUs a share is one batch, cut where a local run cuts it.
+    On CPUs, a share is one batch of a local run.
+
+    Args:
+        options: arguments of `Classifier`.
+        address: address of the cluster; "" starts Ray on this machine.
+        actors: number of worker processes; 0 = by the cluster's resources.
     """
 
     def __init__(self, options: dict[str, Any], *, address: str = "", actors: int = 0) -> None:
         views = options.get("views", 1)
-        check_counts(views, options.get("batch_size"))  # before any process is started
+        check_counts(views, options.get("batch_size"))  # before processes are started
         check_labels(options["labels"])
         find_methods(options["method"])
         device = str(options.get("device", "auto"))
-        wanted = None if device == "auto" else is_gpu(device)
-        self._pool = Pool(partial(ShareClassifier, options), address=address, actors=actors, gpu=wanted)
+        gpu = None if device == "auto" else is_gpu(device)
+        self._pool = Pool(partial(ShareClassifier, options), address=address, actors=actors, gpu=gpu)
         share = _SHARE_FOR_GPU if self._pool.on_gpu else default_batch_size(torch.device("cpu"), views)
         self.share = options.get("batch_size") or share
 
     def each(self, paths: Sequence[Path], *, details: bool = False) -> Iterator[Outcome]:
-        """One outcome per image, in order. If the work has to stop, what is finished still comes before the error."""
+        """Yield one outcome per image, in order. If an error occurs, all finished outcomes are yielded before it."""
         shares = [tuple(paths[first : first + self.share]) for first in range(0, len(paths), self.share)]
         answers = self._pool.run(
             list(enumerate(shares)),
-            arguments=lambda share: ([_send(path) for path in share[1]], details),
-            name=lambda share: f"the images '{share[1][0]}' to '{share[1][-1]}'",
+            arguments=lambda task: ([_send(path) for path in task[1]], details),
+            name=lambda task: f"the images '{task[1][0]}' to '{task[1][-1]}'",
         )
-        yield from _in_order((place, outcomes) for (place, _), outcomes in answers)
-
-
-def _in_order(answers: Iterator[tuple[int, list[Outcome]]]) -> Iterator[Outcome]:
-    early: dict[int, list[Outcome]] = {}
-    following = 0
-    try:
-        for place, outcomes in answers:
-            early[place] = outcomes
-            while following in early:
-                yield from early.pop(following)
-                following += 1
-    except (PoiseError, KeyboardInterrupt):
-        for place in sorted(early):
-            yield from early[place]
-        raise
+        finished: dict[int, list[Outcome]] = {}
+        following = 0
+        try:
+            for (number, _), outcomes in answers:
+                finished[number] = outcomes
+                while following in finished:
+                    yield from finished.pop(following)
+                    following += 1
+        except (PoiseError, KeyboardInterrupt):
+            for number in sorted(finished):
+                yield from finished[number]
+            raise
 
 
 def _send(path: Path) -> Sent:
+    """Return what is sent to a worker for a file: its bytes, its pixels, or the reason why it can't be read."""
     try:
         facts = path.stat()
         if stat.S_ISREG(facts.st_mode) and facts.st_size <= _LARGEST_SENT:
             return NamedBytes(str(path), path.read_bytes())
     except (OSError, ValueError):
         pass
-    try:  # judged here: it isn't there, is no file, or is so large that its pixels travel instead
+    try:  # the path does not exist, is not a file, or the file is large
         return read_image(path)
     except PoiseError as error:
         return Failure(str(path), error.code, str(error))

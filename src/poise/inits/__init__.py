@@ -1,1 +1,1 @@
-"""Inits: where tuning starts. Each file fits one kind of prompt; `convert` reads published ones."""
+"""Inits: prompts from which tuning starts. Each module fits one kind; `convert` reads published checkpoints."""

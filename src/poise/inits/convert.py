@@ -1,8 +1,7 @@
-"""Published CoOp and MaPLe checkpoints as poise prompts. They are pickles, so only their tensors are read.
+"""Converts published CoOp and MaPLe checkpoints. They are pickles, so only their tensors are read.
 
 The published trainer also stores its learning-rate schedule: a CosineAnnealingLR with its SGD, whose state is a
-defaultdict. These names, and no others, are accepted; stand-ins without behaviour take their place, so that nothing of
-the schedule is built.
+defaultdict. Only these names are accepted, and they are replaced by empty classes, so that no schedule is created.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from poise.prompts.files import Facts, StoredPrompt
 
 
 class _NotRead:
-    """Takes the place of an object whose content is of no use here."""
+    """Replaces an object that is not needed."""
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -32,14 +31,21 @@ def _plain_dict(factory: object) -> dict[object, object]:
 _SCHEDULE: list[Any] = [
     (_NotRead, "torch.optim.lr_scheduler.CosineAnnealingLR"),
     (_NotRead, "torch.optim.sgd.SGD"),
-    (_plain_dict, "collections.defaultdict"),  # weights_only refuses to fill a real one
+    (_plain_dict, "collections.defaultdict"),  # weights_only does not fill a real one
     (_NotRead, "builtins.dict"),  # the defaultdict's factory
 ]
 _MAPLE_WEIGHT, _MAPLE_BIAS = "compound_prompt_projections.{}.weight", "compound_prompt_projections.{}.bias"
 
 
 def read_coop(path: str | Path, model: str, *, position: str = "end", labels_hash: str = "") -> StoredPrompt:
-    """A CoOp checkpoint (``state_dict`` with ``ctx`` [M, E], or [C, M, E] where contexts are class-specific)."""
+    """Read a CoOp checkpoint: a ``state_dict`` with ``ctx`` [M, E], or [C, M, E] for class-specific contexts.
+
+    Args:
+        path: The checkpoint.
+        model: Name of the model it was trained on.
+        position: Position of the class name: end, middle or front.
+        labels_hash: `hash_names` of the labels; needed for class-specific contexts.
+    """
     state = _state(path)
     if "ctx" not in state or state["ctx"].ndim not in (2, 3):
         raise _foreign(path, state, "'ctx' of shape [M, E] or [C, M, E]", "CoOp")
@@ -47,7 +53,7 @@ def read_coop(path: str | Path, model: str, *, position: str = "end", labels_has
     if context.ndim == 3 and not labels_hash:
         raise InvalidCheckpointError(
             f"'{path}' has class-specific contexts of shape {list(context.shape)}.",
-            hint="Say which labels they are for, in their order: --labels-file FILE.",
+            hint="Give their labels in order: --labels-file FILE.",
         )
     facts = Facts(
         kind="coop",
@@ -60,7 +66,12 @@ def read_coop(path: str | Path, model: str, *, position: str = "end", labels_has
 
 
 def read_maple(path: str | Path, model: str) -> StoredPrompt:
-    """A MaPLe checkpoint: context, deep text prompts, and one projection to the image tower for each."""
+    """Read a MaPLe checkpoint: context, deep text prompts, and a projection to the image tower for each.
+
+    Args:
+        path: The checkpoint.
+        model: Name of the model it was trained on.
+    """
     state = _state(path)
     needed = ("ctx", "proj.weight", "proj.bias")
     if any(name not in state for name in needed):
@@ -72,29 +83,27 @@ def read_maple(path: str | Path, model: str) -> StoredPrompt:
         biases = [state["proj.bias"], *(state[_MAPLE_BIAS.format(layer)] for layer in range(depth))]
         tensors = {"context": state["ctx"], "weight": torch.stack(weights), "bias": torch.stack(biases)}
         tensors["deep"] = torch.stack(deep) if deep else state["ctx"].new_zeros(0, *state["ctx"].shape)
-    except (KeyError, RuntimeError) as problem:
+    except (KeyError, RuntimeError) as error:
         raise InvalidCheckpointError(
-            f"'{path}' has {depth} deep prompts that don't belong together: {problem}.", hint="Get the file again."
+            f"'{path}' has {depth} deep prompts that don't fit together: {error}.", hint="Download the file again."
         ) from None
     facts = Facts(kind="maple", model=model, template="a photo of a {}.", context="before", tokens=len(state["ctx"]))
     return StoredPrompt({name: tensor.float() for name, tensor in tensors.items()}, facts)
 
 
 def _state(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint's ``state_dict``, by their names inside the prompt learner."""
+    """Return the tensors of a checkpoint's ``state_dict`` by their names in the prompt learner."""
     try:
         with torch.serialization.safe_globals(_SCHEDULE):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
+        raise InvalidCheckpointError(f"There is no checkpoint '{path}'.", hint="Give the .pth.tar file.") from None
+    except Exception as error:  # damaged pickles raise errors of any kind
+        # torch's message recommends to allow code execution, so it is not repeated.
         raise InvalidCheckpointError(
-            f"There is no checkpoint '{path}'.", hint="Give the published .pth.tar file."
-        ) from None
-    except Exception as problem:  # a damaged pickle ends in errors of any kind
-        # torch's own message advises to load with code execution allowed, so it isn't passed on.
-        raise InvalidCheckpointError(
-            f"'{path}' can't be read as plain weights ({type(problem).__name__}).",
-            hint="It is damaged, or it holds more than tensors and the schedule of SGD, which poise never runs.",
-        ) from problem
+            f"'{path}' can't be read as plain weights ({type(error).__name__}).",
+            hint="It is damaged, or contains more than tensors and the schedule of SGD, which poise never runs.",
+        ) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else {}
     return {
         str(name).removeprefix("module.").removeprefix("prompt_learner."): tensor
@@ -103,6 +112,6 @@ def _state(path: str | Path) -> dict[str, Tensor]:
     }
 
 
-def _foreign(path: str | Path, state: dict[str, Tensor], wanted: str, kind: str) -> InvalidCheckpointError:
-    found = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in list(state.items())[:6]) or "no tensors"
-    return InvalidCheckpointError(f"'{path}' holds {found}.", hint=f"A {kind} checkpoint has {wanted}.")
+def _foreign(path: str | Path, state: dict[str, Tensor], needed: str, kind: str) -> InvalidCheckpointError:
+    content = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in list(state.items())[:6]) or "no tensors"
+    return InvalidCheckpointError(f"'{path}' contains {content}.", hint=f"A {kind} checkpoint has {needed}.")

@@ -1,4 +1,4 @@
-"""Fitting a prompt to a few labelled images per class: the recipe and the loop that CoOp, CoCoOp and MaPLe share."""
+"""Training of a prompt on a few labelled images per class, as used by CoOp, CoCoOp and MaPLe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LossAndGradient = Callable[[Tensors, int, Tensor], tuple[float, Mapping[str, Ten
 
 @dataclass(frozen=True, kw_only=True)
 class FewShot:
-    """The published training recipe: SGD, one epoch at a small constant rate, then a cosine."""
+    """The published training recipe: SGD with one warm-up epoch at a small constant rate, then cosine decay."""
 
     epochs: int = 50
     batch_size: int = 32
@@ -30,7 +30,7 @@ class FewShot:
     seed: int = 1
 
     def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch. The cosine is as long as all epochs and begins after the warm-up.
+        """Return the learning rate of an epoch: cosine decay with T_max = epochs, started after the warm-up.
 
         >>> [round(FewShot(epochs=4).rate(epoch), 6) for epoch in range(4)]
         [1e-05, 0.002, 0.001707, 0.001]
@@ -40,10 +40,10 @@ class FewShot:
         return self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs)) / 2
 
     def batches(self, count: int, epoch: int) -> list[Tensor]:
-        """The rows of each batch, in an order of its own for each epoch; the last, smaller batch is dropped."""
+        """Return the rows of each batch in the epoch's random order; an incomplete last batch is dropped."""
         order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
-        whole = [rows for rows in order.split(self.batch_size) if len(rows) == self.batch_size]
-        return whole or [order]
+        complete = [rows for rows in order.split(self.batch_size) if len(rows) == self.batch_size]
+        return complete or [order]
 
 
 def train(
@@ -53,42 +53,46 @@ def train(
     loss_and_gradient: LossAndGradient,
     report: Report = lambda epoch, loss: None,
 ) -> Tensors:
-    """Fit named tensors by SGD.
+    """Train named tensors with SGD and return them.
 
     Args:
-        parameters: where they begin.
-        count: the number of training images.
-        recipe: epochs, batches and learning rates.
-        loss_and_gradient: maps the tensors, the epoch and a batch's rows to the batch's loss and the gradient of each
-            tensor.
-        report: called after each epoch with its mean loss.
+        parameters: Initial values.
+        count: Number of training images.
+        recipe: Epochs, batch size and learning rates.
+        loss_and_gradient: Maps the tensors, the epoch and the rows of a batch to the loss and the tensors' gradients.
+        report: Called after each epoch with its mean loss.
     """
-    now = {name: tensor.clone() for name, tensor in parameters.items()}
-    optimiser = torch.optim.SGD(
-        list(now.values()), recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+    current = {name: tensor.clone() for name, tensor in parameters.items()}
+    tensors = list(current.values())
+    optimiser = torch.optim.SGD(tensors, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     for epoch in range(recipe.epochs):
         optimiser.param_groups[0]["lr"] = recipe.rate(epoch)
         losses = []
         for rows in recipe.batches(count, epoch):
-            loss, gradient = loss_and_gradient(now, epoch, rows)
-            for name, tensor in now.items():
+            loss, gradient = loss_and_gradient(current, epoch, rows)
+            for name, tensor in current.items():
                 tensor.grad = gradient[name].to(tensor.dtype)
             optimiser.step()
             losses.append(loss)
         report(epoch, math.fsum(losses) / len(losses))
-    return {name: tensor.detach() for name, tensor in now.items()}
+    return {name: tensor.detach() for name, tensor in current.items()}
 
 
-def check_shots(features: Tensor, targets: Tensor, classes: int) -> None:
-    """Refuse features and classes that do not belong together."""
+def check_shots(features: Tensor, targets: Tensor, classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Check features [N, K, D] and targets [N] of labelled images, and return them on ``device``."""
     if features.ndim != 3 or targets.shape != features.shape[:1] or not len(targets):
         raise InvalidOptionError(
-            f"Features of shape {list(features.shape)} came with classes of shape {list(targets.shape)}.",
-            hint="Give features [images, crops, width] and one class for each image.",
+            f"The features have shape {list(features.shape)}, the targets {list(targets.shape)}.",
+            hint="Accepted: features [images, crops, width] and targets [images].",
         )
     if int(targets.min()) < 0 or int(targets.max()) >= classes:
         raise InvalidOptionError(
-            f"The images' classes go from {int(targets.min())} to {int(targets.max())}.",
+            f"The targets range from {int(targets.min())} to {int(targets.max())}.",
             hint=f"There are {classes} labels: give 0..{classes - 1}.",
         )
+    return features.to(device), targets.to(device)
+
+
+def uniform(generator: torch.Generator, like: Tensor, inputs: int, *shape: int) -> Tensor:
+    """Draw initial weights or biases of a linear layer as torch does by default, with the dtype of ``like``."""
+    return (torch.rand(*shape, generator=generator, dtype=torch.float64).to(like) * 2 - 1) / inputs**0.5

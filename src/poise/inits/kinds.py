@@ -1,12 +1,11 @@
-"""Where tuning starts, one row per kind: the template's words, or a fitted prompt and how it is read."""
+"""The registry of inits: the template's words, or a kind of fitted prompt and how to read it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
+from poise.backbones.encoder import wide
 from poise.encoding.coupled import Coupled
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import fpp
@@ -24,27 +23,25 @@ class InitKind:
 
     name: str
     description: str
-    read: Callable[[StoredPrompt, DualEncoder], InitParameters] | None = None  # None: not a file
-    fit: Callable[[DualEncoder, ClassTokens], StoredPrompt] | None = None  # on the spot, without data
+    read: Callable[[StoredPrompt, DualEncoder], InitParameters] | None = None  # None: there is no file of this kind
+    fit: Callable[[DualEncoder, ClassTokens], StoredPrompt] | None = None  # fits the init when it is used, without data
 
 
 @dataclass(frozen=True)
 class Init:
-    """Where tuning starts: the classes under the init's own template, and its tensors on the encoder's device."""
+    """The prompt from which tuning starts."""
 
     kind: str
-    classes: ClassTokens
-    parameters: InitParameters | None  # None: the template's words
+    classes: ClassTokens  # under the init's template
+    parameters: InitParameters | None  # on the encoder's device; None: the template's words
 
 
 def _context(stored: StoredPrompt, encoder: DualEncoder) -> Prompt:
-    dtype = torch.promote_types(encoder.dtype, torch.float32)
-    return stored.prompt().map(lambda part: part.to(encoder.device, dtype))
+    return stored.prompt().map(lambda part: part.to(encoder.device, wide(encoder.dtype)))
 
 
 def _conditional(stored: StoredPrompt, encoder: DualEncoder) -> Conditional:
-    width = int(stored.tensors["weight1"].shape[1]) if "weight1" in stored.tensors else 0
-    return Conditional.of(stored, width, _context(stored, encoder).context)
+    return Conditional.of(stored, _context(stored, encoder).context)
 
 
 def _fit_fpp(name: str) -> Callable[[DualEncoder, ClassTokens], StoredPrompt]:
@@ -54,19 +51,19 @@ def _fit_fpp(name: str) -> Callable[[DualEncoder, ClassTokens], StoredPrompt]:
 inits: Registry[InitKind] = Registry("init")
 for _kind in (
     InitKind(name="template", description="the template's words"),
-    InitKind(name="fpp", description="a flat context, fitted on the spot without data, or a file of one",
+    InitKind(name="fpp", description="a flat context, fitted without data when it is used, or a file of one",
              read=_context, fit=_fit_fpp("fpp")),
     InitKind(name="fpp-shift", description="the same with the weight published for natural distribution shifts",
              fit=_fit_fpp("fpp-shift")),
     InitKind(name="coop", description="a context fitted to a few labelled images per class", read=_context),
-    InitKind(name="cocoop", description="a context that follows the image", read=_conditional),
+    InitKind(name="cocoop", description="a context that depends on the image", read=_conditional),
     InitKind(name="maple", description="prompts in both towers", read=Coupled.of),
 ):  # fmt: skip
     inits.add(_kind.name)(_kind)
 
 
 def init_file(init: str) -> str | None:
-    """The file that ``init`` names, without its kind in front; None for 'template' and 'fpp'.
+    """Return the path in ``init`` without the kind before it; None if the init is not a file.
 
     >>> init_file("coop:prompt.safetensors")
     'prompt.safetensors'
@@ -78,24 +75,24 @@ def init_file(init: str) -> str | None:
 
 
 def check_template(init: str, template: str | None) -> None:
-    """Refuse a template beside a fitted prompt, which brings its own."""
+    """Raise an error if a template is given together with a fitted prompt, which has its own."""
     file = init_file(init)
     if file is not None and template:
         raise InvalidOptionError(
             f"The template {template!r} was given beside the fitted prompt '{file}'.",
-            hint="A fitted prompt brings its own template: leave yours out, or start from the template's words.",
+            hint="A fitted prompt brings its own template: leave yours out, or use init='template'.",
         )
 
 
 def read_init(init: str, encoder: DualEncoder, classes: ClassTokens, *, on_long_label: str = "error") -> Init:
-    """Where tuning starts.
+    """Return the init of a given name or file.
 
     Args:
-        init: "template" (its words), "fpp" (fitted here, without data), or the file of a fitted prompt, optionally with
-            its kind in front ("coop:prompt.safetensors").
-        encoder: the model.
-        classes: the labels, under the template that holds where the init doesn't bring its own.
-        on_long_label: as in `poise.prompts.tokenise`, for the init's own template.
+        init: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), or the file of a fitted prompt,
+            optionally with its kind before it ("coop:prompt.safetensors").
+        encoder: The model.
+        classes: The labels under the template that is used unless the init has its own.
+        on_long_label: As in `poise.prompts.tokenise`, for the init's template.
     """
     if init == "template":
         return Init(init, classes, None)
@@ -105,11 +102,11 @@ def read_init(init: str, encoder: DualEncoder, classes: ClassTokens, *, on_long_
     kind = stored.facts.kind
     if path is not None and path != init and not init.startswith(f"{kind}:"):
         raise InvalidCheckpointError(
-            f"'{path}' holds a prompt of kind '{kind}', but '{init.partition(':')[0]}' was asked for.",
-            hint=f"Write '{kind}:{path}', or give the right file.",
+            f"'{path}' is a prompt of kind '{kind}', but '{init.partition(':')[0]}' was requested.",
+            hint=f"Use '{kind}:{path}' or another file.",
         )
     read = inits.get(kind).read
     if read is None:
-        raise InvalidCheckpointError(f"'{path}' holds a prompt of kind '{kind}'.", hint="That kind is not a file's.")
-    own = stored.classes(encoder, classes.labels, on_long_label=on_long_label, repeats=True)
-    return Init(kind, own, read(stored, encoder))
+        raise InvalidCheckpointError(f"'{path}' is a prompt of kind '{kind}'.", hint="Files of it can't be read.")
+    classes = stored.classes(encoder, classes.labels, on_long_label=on_long_label, repeats=True)
+    return Init(kind, classes, read(stored, encoder))

@@ -1,6 +1,6 @@
-"""Work done ahead of the computation and in order: by threads, and on a GPU in stages that overlap.
+"""Maps functions over jobs ahead of time and in order: in threads, and on a GPU in two overlapping stages.
 
-Each stage has a thread, and on CUDA a stream, of its own, so that no copy to or from the host holds up another stage.
+Each stage has its own thread and its own CUDA stream, so copies to or from the host do not delay the other stage.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -20,20 +19,26 @@ Z = TypeVar("Z")
 
 
 def map_ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window: int) -> Iterator[Z]:
-    """``work`` of each job, in order, with at most ``window`` of them begun before they are asked for.
+    """Yield ``work(job)`` of each job, in order, computed in threads.
+
+    Args:
+        work: the function.
+        jobs: its arguments, taken as they are needed.
+        threads: number of threads.
+        window: largest number of results that are computed ahead.
 
     >>> list(map_ahead(str, range(4), threads=2, window=2))
     ['0', '1', '2', '3']
     """
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="poise")
-    begun: deque[Future[Z]] = deque()
+    futures: deque[Future[Z]] = deque()
     try:
         for job in jobs:
-            begun.append(pool.submit(work, job))
-            if len(begun) > window:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
+            futures.append(pool.submit(work, job))
+            if len(futures) > window:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -41,46 +46,41 @@ def map_ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window
 def run_stages(
     jobs: Iterable[A], device: torch.device, first: Callable[[A], M], second: Callable[[M], Z]
 ) -> Iterator[Z]:
-    """``second(first(job))`` of each job, in order; on CUDA ``first`` works on the next job meanwhile.
+    """Yield ``second(first(job))`` of each job, in order; on CUDA, the stages work on different jobs in parallel.
 
-    Each stage is called from one thread, one job at a time. Elsewhere both share the same cores, and nothing overlaps.
+    Each stage is called from one thread. On other devices both would share the same cores, so nothing overlaps.
     """
     if device.type != "cuda":
         for job in jobs:
             yield second(first(job))
         return
-    made = map_ahead(_on_stream("first", device, first), jobs, threads=1, window=1)
-    done = map_ahead(_on_stream("second", device, lambda result: second(result.take())), made, threads=1, window=1)
-    for result in done:
-        yield result.take()
+
+    def finish(intermediate: tuple[M, torch.cuda.Event]) -> Z:
+        return second(_wait(intermediate, device))
+
+    intermediates = map_ahead(_on_stream("first", device, first), jobs, threads=1, window=1)
+    for result in map_ahead(_on_stream("second", device, finish), intermediates, threads=1, window=1):
+        yield _wait(result, device)
 
 
-@dataclass(frozen=True)
-class _StreamResult(Generic[Z]):
-    """A result, and when the device will have finished it."""
-
-    value: Z
-    ready: torch.cuda.Event
-    device: torch.device
-
-    def take(self) -> Z:
-        """The result, for use on the caller's stream."""
-        torch.cuda.current_stream(self.device).wait_event(self.ready)
-        return self.value
-
-
-def _on_stream(stage: str, device: torch.device, work: Callable[[A], Z]) -> Callable[[A], _StreamResult[Z]]:
+def _on_stream(stage: str, device: torch.device, work: Callable[[A], Z]) -> Callable[[A], tuple[Z, torch.cuda.Event]]:
+    """Return ``work`` on the stream of a stage; its result comes with the event that marks its completion."""
     stream = _stream(stage, device)
 
-    def run(job: A) -> _StreamResult[Z]:
+    def run(job: A) -> tuple[Z, torch.cuda.Event]:
         with torch.cuda.stream(stream):
-            value = work(job)
-            return _StreamResult(value, stream.record_event(), device)
+            return work(job), stream.record_event()
 
     return run
 
 
-@cache
+def _wait(result: tuple[Z, torch.cuda.Event], device: torch.device) -> Z:
+    """Return the value of a result after making the caller's stream wait for it."""
+    value, ready = result
+    torch.cuda.current_stream(device).wait_event(ready)
+    return value
+
+
+@cache  # because memory that was allocated on a stream is reused by that stream only
 def _stream(stage: str, device: torch.device) -> torch.cuda.Stream:
-    """Kept, because the memory that was allocated on a stream serves that stream alone."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""Images read and planned, here or in processes of their own, and cut into views where the device doesn't do it."""
+"""Prepares images for an encoder: reads and plans them, in this process or in others, and cuts their views."""
 
 from __future__ import annotations
 
@@ -13,78 +13,64 @@ from torch import Tensor
 
 from poise.errors import ReaderProcessError
 from poise.loading.processes import ReaderProcesses
-from poise.loading.sources import Failure, PlannedImage, Source, name_of, read_planned, travels
+from poise.loading.sources import READABLE_ELSEWHERE, Failure, PlannedImage, Source, name_of, read_planned
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
 
-FEW = 32  # images of one run that are read in this process; starting others pays for more
+FEW = 32  # images of a run that this process reads; starting reader processes pays off for longer runs
 
 
 class Preparer:
-    """Makes images ready for one encoder. Any thread may call it; ``workers`` is how many should.
+    """Prepares images for one encoder. It is thread-safe; ``workers`` is the number of threads that should call it.
 
-    Where the encoder is on CUDA, the files of a long run are read by processes: threads would compete with those that
-    feed the GPU. Until the processes have started, and for a few images, threads do it.
+    If the encoder is on CUDA, processes read the files of a long run, because threads would compete with those that
+    launch work on the GPU. Threads read the first images, until the processes have started.
 
     Args:
-        encoder: the model that the images are for.
-        workers: threads, and processes; 0 = by the number of cores, at most 8.
-        processes: True: every file is read by a process, False: none is; None: as above.
+        encoder: the model.
+        workers: number of threads, and of processes; 0 = by the number of cores, at most 8.
+        processes: whether processes read all files (True) or none (False); None: as described above.
     """
 
     def __init__(self, encoder: DualEncoder, *, workers: int = 0, processes: bool | None = None) -> None:
         self.encoder = encoder
         self.workers = workers or max(1, min(8, os.cpu_count() or 2))
-        self._wanted = processes
+        self._use_processes = processes
         self._processes: Future[ReaderProcesses] | None = None
         self._lock = threading.Lock()
 
     def prepare(self, source: Source, recipe: ViewRecipe, number: int) -> PlannedImage | Failure:
-        """The image ``number`` of a run, read and planned; and cut, where that is not the device's job."""
-        image = self._read(source, recipe, number)
+        """Read and plan image ``number`` of a run; cut its views too, unless the device does that."""
+        processes = self._started_processes(number) if isinstance(source, READABLE_ELSEWHERE) else None
+        try:
+            image = processes.run(read_planned, source, recipe) if processes else read_planned(source, recipe)
+        except ReaderProcessError as error:
+            return Failure(name_of(source), error.code, str(error))
         if isinstance(image, Failure) or self._cuts_on_device(recipe):
             return image
         return replace(image, views=self._cut([image], recipe)[0])
 
     def views(self, images: Sequence[PlannedImage], recipe: ViewRecipe) -> Tensor:
-        """[B, V, 3, S, S] on the encoder's device."""
-        cut = [image.views for image in images if image.views is not None]
-        return (torch.stack(cut) if cut else self._cut(images, recipe)).to(self.encoder.device)
-
-    def _read(self, source: Source, recipe: ViewRecipe, number: int) -> PlannedImage | Failure:
-        processes = self._started_processes(number) if travels(source) else None
-        if processes is None:
-            return read_planned(source, recipe)
-        try:
-            return processes.run(read_planned, source, recipe)
-        except ReaderProcessError as problem:
-            return Failure(name_of(source), problem.code, str(problem))
+        """Return the views [B, V, 3, S, S] of B images on the encoder's device."""
+        views = [image.views for image in images if image.views is not None]
+        return (torch.stack(views) if views else self._cut(images, recipe)).to(self.encoder.device)
 
     def _started_processes(self, number: int) -> ReaderProcesses | None:
-        """The processes, if the image ``number`` of a run is for them and they are ready."""
-        if self._wanted is None and (self.encoder.device.type != "cuda" or number < FEW):
-            return None
-        if self._wanted is False:
+        """Return the processes if they should read image ``number`` of a run and are ready."""
+        long_run_on_gpu = self.encoder.device.type == "cuda" and number >= FEW
+        if not (long_run_on_gpu if self._use_processes is None else self._use_processes):
             return None
         with self._lock:
             if self._processes is None:
                 starter = ThreadPoolExecutor(max_workers=1)
-                self._processes = starter.submit(_start, self.workers)
+                self._processes = starter.submit(ReaderProcesses, self.workers, read_planned)
                 starter.shutdown(wait=False)
-        return self._processes.result() if self._wanted or self._processes.done() else None
+        return self._processes.result() if self._use_processes or self._processes.done() else None
 
     def _cuts_on_device(self, recipe: ViewRecipe) -> bool:
         return self.encoder.device.type == "cuda" and recipe.engine != "pil"
 
     def _cut(self, images: Sequence[PlannedImage], recipe: ViewRecipe) -> Tensor:
-        encoder = self.encoder
-        where = encoder.device if self._cuts_on_device(recipe) else torch.device("cpu")
+        device = self.encoder.device if self._cuts_on_device(recipe) else torch.device("cpu")
         pixels, plans = [image.pixels for image in images], [image.plan for image in images]
-        return recipe.cut(pixels, plans, encoder.image, where, encoder.dtype)
-
-
-def _start(workers: int) -> ReaderProcesses:
-    """Processes that have imported what they need."""
-    processes = ReaderProcesses(workers)
-    processes.warm(read_planned)
-    return processes
+        return recipe.cut(pixels, plans, self.encoder.image, device, self.encoder.dtype)

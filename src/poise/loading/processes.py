@@ -1,8 +1,8 @@
-"""Processes that read images, so that decoding never holds up the threads that feed an accelerator.
+"""Processes that read images, so that decoding does not delay the threads that launch work on the GPU.
 
-Not multiprocessing, which would run the caller's main module again in each process. A process runs one job at a time:
-the job arrives on its standard input, the result leaves on its standard output, arrays beside the pickle so that they
-are copied once. A process ends when its input does, also where the parent was killed.
+multiprocessing is not used, because it would run the caller's main module again in each process. A process runs one job
+at a time: it receives the job on its standard input and writes the result to its standard output, with arrays next to
+the pickle so that they are copied once. A process ends when its input is closed, also if the parent was killed.
 """
 
 from __future__ import annotations
@@ -17,43 +17,51 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import IO, Any, ParamSpec, Protocol, TypeVar
+from typing import IO, Any, TypeVar, TypeVarTuple
 
 from poise.errors import PoiseError, ReaderProcessError
 
 if sys.platform == "linux":
     import fcntl
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 Z = TypeVar("Z")
 
 _COUNT = struct.Struct("<Q")
-_ALIGNED = 64  # bytes; arrays that start elsewhere are slower to read
-_PIPE = 1 << 20  # bytes, Linux's limit: an image passes in one piece, and its reader wakes up once
+_PIPE_SIZE = 1 << 20  # bytes, the limit on Linux: most images pass in one piece
 _SHUTDOWN_TIMEOUT = 10.0  # seconds
 
 
 class ReaderProcesses:
-    """A pool of child processes; any thread may have work done by the next free one."""
+    """A thread-safe pool of child processes.
 
-    def __init__(self, processes: int) -> None:
-        self._children = [_Child() for _ in range(processes)]
+    Args:
+        processes: number of processes.
+        preload: a function whose module each process imports before the pool is ready.
+    """
+
+    def __init__(self, processes: int, preload: Callable[..., object] | None = None) -> None:
+        children = [_Child() for _ in range(processes)]
+        self.close = weakref.finalize(self, _close, children)  # also runs at garbage collection and at exit
         self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
-        for child in self._children:
+        for child in children:
             self._idle.put(child)
-        self.close = weakref.finalize(self, _end, self._children)  # also when forgotten, or at the end of the program
+        if preload is not None:
+            with ThreadPoolExecutor(processes) as threads:  # first in, first out: each process gets one job
+                list(threads.map(lambda _: self.run(callable, preload), children))
 
-    def run(self, work: Callable[P, Z], *args: P.args, **kwargs: P.kwargs) -> Z:
-        """The result of ``work``, or the error that it raised; all of it picklable, and not from the main module.
+    def run(self, work: Callable[[*Ts], Z], *args: *Ts) -> Z:
+        """Return ``work(*args)``, computed by the next idle process, or raise its exception.
+
+        All of it must be picklable and must not come from the main module.
 
         Raises:
-            ReaderProcessError: Two processes died over this.
+            ReaderProcessError: Two processes died during this job.
             PoiseError: No process can be started.
         """
         child = self._idle.get()
         try:
-            value, error = self._ask(child, (work, args, kwargs))
+            value, error = child.run((work, args))
         finally:
             self._idle.put(child)
         if error is not None:
@@ -61,149 +69,119 @@ class ReaderProcesses:
         result: Z = value
         return result
 
-    def warm(self, work: Callable[..., object]) -> None:
-        """Wait until every process has imported what ``work`` needs."""
-        count = len(self._children)
-        with ThreadPoolExecutor(count) as threads:  # the next idle process is the one that has waited longest
-            list(threads.map(lambda _: self.run(callable, work), range(count)))
-
-    def _ask(self, child: _Child, job: object) -> tuple[Any, Exception | None]:
-        for _ in range(2):
-            try:
-                return child.ask(job)
-            except (EOFError, BrokenPipeError):
-                child.restart()
-        raise ReaderProcessError("Two processes died while reading this image.", hint="Is there enough memory?")
-
-    def __enter__(self) -> ReaderProcesses:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _end(children: Sequence[_Child]) -> None:
-    for child in children:
-        child.hang_up()
-    for child in children:
-        child.end()
-
 
 class _Child:
+    """A child process and the pipes to it."""
+
     def __init__(self) -> None:
-        self.process = _start()
+        self._start()
 
-    def ask(self, job: object) -> tuple[Any, Exception | None]:
-        _send(self.process.stdin, job)
-        answer: tuple[Any, Exception | None] = _receive(self.process.stdout)
-        return answer
+    def run(self, job: object) -> tuple[Any, Exception | None]:
+        """Return the result of a job, or its exception. A process that dies is replaced, and the job repeated once."""
+        for _ in range(2):
+            try:
+                return self._run(job)
+            except (EOFError, BrokenPipeError):
+                self._restart()
+        raise ReaderProcessError("Two processes died while reading this image.", hint="Is there enough memory?")
 
-    def restart(self) -> None:
-        self.process.kill()
-        self.end()
-        self.process = _start()
-        try:
-            self.ask((int, (), {}))
-        except (EOFError, BrokenPipeError):
-            message = "The processes that read images end as soon as they are started."
-            raise PoiseError(message, hint="Standard error says why.", code="readers_dont_start") from None
+    def close_input(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # a dead process leaves unread input
+            self.jobs.close()
 
-    def hang_up(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # what a dead process was still to read
-            self.process.stdin.close()
-
-    def end(self) -> None:
-        self.hang_up()
+    def wait(self) -> None:
+        self.close_input()
         try:
             self.process.wait(_SHUTDOWN_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.process.stdout.close()
+        self.results.close()
+
+    def _start(self) -> None:
+        # In its own session (on Windows: group), because Ctrl-C is handled by the parent.
+        session: dict[str, Any] = {"start_new_session": True}
+        if sys.platform == "win32":
+            session = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        process: Any = subprocess.Popen(
+            [sys.executable, "-c", "from poise.loading.processes import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            **session,
+        )
+        self.process: subprocess.Popen[bytes] = process
+        self.jobs: IO[bytes] = process.stdin
+        self.results: IO[bytes] = process.stdout
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # over the user's quota; a smaller pipe is only slower
+                fcntl.fcntl(self.results, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+
+    def _run(self, job: object) -> tuple[Any, Exception | None]:
+        _send(self.jobs, job)
+        result: tuple[Any, Exception | None] = _receive(self.results)
+        return result
+
+    def _restart(self) -> None:
+        self.process.kill()
+        self.wait()
+        self._start()
+        try:
+            self._run((int, ()))
+        except (EOFError, BrokenPipeError):
+            message = "The processes that read images end as soon as they are started."
+            raise PoiseError(message, hint="Standard error says why.", code="readers_dont_start") from None
 
 
-class _Pipes(Protocol):
-    """A `subprocess.Popen` with both pipes."""
-
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-
-def _start() -> _Pipes:
-    # In a session (on Windows: a group) of its own, as Ctrl-C is the parent's to handle.
-    apart: dict[str, Any] = {"start_new_session": True}
-    if sys.platform == "win32":
-        apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    process: Any = subprocess.Popen(
-        [sys.executable, "-c", "from poise.loading.processes import serve; serve()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        **apart,
-    )
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # beyond the user's allowance; a smaller pipe is only slower
-            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
-    piped: _Pipes = process
-    return piped
+def _close(children: Sequence[_Child]) -> None:
+    for child in children:
+        child.close_input()
+    for child in children:
+        child.wait()
 
 
 def serve() -> None:
-    """The main loop of a child process."""
-    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not end up among the answers
+    """Run the main loop of a child process."""
+    jobs, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the output of libraries must not mix with the results
     while True:
         try:
-            work, args, kwargs = _receive(jobs)
+            work, args = _receive(jobs)
         except EOFError:
             return
-        answer: tuple[Any, Exception | None]
+        result: tuple[Any, Exception | None]
         try:
-            answer = work(*args, **kwargs), None
-        except Exception as problem:
-            answer = None, problem
+            result = work(*args), None
+        except Exception as error:
+            result = None, error
         try:
-            _send(answers, answer)
+            _send(results, result)
         except BrokenPipeError:
-            os._exit(0)  # nobody is there to hear it; closing the pipe would only fail again
+            os._exit(0)  # the parent has ended; closing the pipe would fail again
 
 
-def _send(to: IO[bytes], value: object) -> None:
-    """The number of parts, their sizes, then the parts: the pickle and the arrays beside it."""
+def _send(stream: IO[bytes], value: object) -> None:
+    """Write the number of parts, their sizes, and the parts: the pickle and its arrays."""
     arrays: list[pickle.PickleBuffer] = []
     parts: list[Any] = [pickle.dumps(value, protocol=5, buffer_callback=arrays.append)]
     parts += [array.raw() for array in arrays]
     sizes = [memoryview(part).nbytes for part in parts]
-    to.write(b"".join(map(_COUNT.pack, [len(sizes), *sizes])))
-    for part, size in zip(parts, sizes, strict=True):
-        to.write(part)
-        to.write(bytes(-size % _ALIGNED))
-    to.flush()
+    stream.write(b"".join(map(_COUNT.pack, [len(sizes), *sizes])))
+    for part in parts:
+        stream.write(part)
+    stream.flush()
 
 
-def _receive(source: IO[bytes]) -> Any:
-    (count,) = _COUNT.unpack(_exactly(source, _COUNT.size))
-    sizes = struct.unpack(f"<{count}Q", _exactly(source, count * _COUNT.size))
-    body = _exactly(source, sum(size + -size % _ALIGNED for size in sizes))
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(body[start : start + size])
-        start += size + -size % _ALIGNED
-    return pickle.loads(parts[0], buffers=parts[1:])
+def _receive(stream: IO[bytes]) -> Any:
+    (count,) = _COUNT.unpack(_read(stream, _COUNT.size))
+    sizes = struct.unpack(f"<{count}Q", _read(stream, count * _COUNT.size))
+    pickled, *arrays = [_read(stream, size) for size in sizes]
+    return pickle.loads(pickled, buffers=arrays)
 
 
-def _exactly(source: IO[bytes], size: int) -> memoryview:
-    body = memoryview(bytearray(size))
-    filled = 0
-    while filled < size:
-        got = source.readinto(body[filled:])  # type: ignore[attr-defined]
-        if not got:
-            raise EOFError
-        filled += got
-    return body
+def _read(stream: IO[bytes], size: int) -> bytearray:
+    """Read ``size`` bytes into memory that an array can use without another copy."""
+    content = bytearray(size)
+    if stream.readinto(content) < size:  # type: ignore[attr-defined]  # a buffered stream returns less only at its end
+        raise EOFError
+    return content

@@ -1,7 +1,7 @@
-"""From any source of an image to its pixels and the plan of its views.
+"""Reading one image source and planning its views.
 
-Free of torch, so that small processes can do it. An image that can't be read is a `Failure`, never an exception: it
-costs its own row and no other.
+This module does not import torch, so that reader processes start quickly. An image that cannot be read gives a
+`Failure` instead of an exception, so it does not affect other images.
 """
 
 from __future__ import annotations
@@ -23,17 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_NO_PIXELS = np.empty((0, 0, 3), np.uint8)
-
-
 @dataclass(frozen=True)
 class Failure:
-    """An image without an answer, and why.
+    """An image without an answer, and the reason.
 
     Attributes:
         source: the path, the dataset's id, or ``<bytes>``, ``<image>``, ``<array>``, ``<tensor>``.
-        code: a stable word for programs, as "unreadable_image" or "non_finite".
-        message: what is wrong and what to do, for people.
+        code: a stable error code, such as "unreadable_image" or "non_finite".
+        message: the problem and how to solve it.
     """
 
     source: str
@@ -43,66 +40,60 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class NamedBytes:
-    """An encoded image and what it is called: a file on its way to another machine."""
+    """An encoded image and its name in results."""
 
     name: str
     content: bytes
 
 
+# What `read_image` takes (a path, bytes, a PIL image, a NumPy array, a uint8 tensor), a dataset's `Item`, `NamedBytes`,
+# an image that is already loaded, or a failure, which is passed on unchanged.
+Source = Any
+READABLE_ELSEWHERE = (str, Path, bytes, Item, NamedBytes)  # sources that another process can read
+
+
 @dataclass(frozen=True)
 class PlannedImage:
-    """One image, ready to be cut into views; or cut already, where that is the reader's job."""
+    """The pixels of one image and the plan of its views."""
 
     source: str
     pixels: np.ndarray  # uint8 [H, W, 3]
     plan: ViewPlan
-    notes: tuple[str, ...] = ()  # what reading it had to do beyond decoding
-    views: Tensor | None = None  # [V, 3, S, S]
+    notes: tuple[str, ...] = ()  # changes beyond decoding
+    views: Tensor | None = None  # [V, 3, S, S], unless the device cuts them
 
     def without_pixels(self) -> PlannedImage:
-        """The same facts, without what takes memory."""
-        return replace(self, pixels=_NO_PIXELS, views=None)
-
-
-# What `read_image` takes (a path, bytes, a PIL image, a NumPy array, a uint8 tensor), a dataset's `Item`, `NamedBytes`,
-# an image that was loaded already, or a failure that is only passed on.
-Source = Any
+        """Return a copy without the arrays, which take memory."""
+        return replace(self, pixels=np.empty((0, 0, 3), np.uint8), views=None)
 
 
 def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
-    """The pixels of one image and the plan of its views; or why there are none."""
+    """Read one image and plan its views, or return the reason why that is not possible."""
+    if isinstance(source, Failure):
+        return source
     try:
-        return _read(source, recipe)
-    except PoiseError as problem:
-        return Failure(name_of(source), problem.code, str(problem))
-    except OSError as problem:
-        return Failure(name_of(source), "unreadable_image", f"The image can't be read: {problem}.")
+        image = _load(source)
+        return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.notes)
+    except PoiseError as error:
+        return Failure(name_of(source), error.code, str(error))
+    except OSError as error:
+        return Failure(name_of(source), "unreadable_image", f"The image can't be read: {error}.")
     except MemoryError:
         return Failure(name_of(source), "unreadable_image", "There is not enough memory to decode the image.")
 
 
-def _read(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
-    if isinstance(source, Failure):
-        return source
+def _load(source: Source) -> LoadedImage:
     if isinstance(source, LoadedImage):
-        image = source
-    elif isinstance(source, Item):
-        image = read_image(source.source(), name=source.id)
-    elif isinstance(source, NamedBytes):
-        image = read_image(source.content, name=source.name)
-    else:
-        image = read_image(source)
-    name = source.id if isinstance(source, Item) else image.source
-    return PlannedImage(name, np.array(image.image), recipe.plan(image), image.notes)
-
-
-def travels(source: Source) -> bool:
-    """Whether another process can read it: files and bytes can, what is in this process's memory is read here."""
-    return isinstance(source, str | Path | bytes | Item | NamedBytes)
+        return source
+    if isinstance(source, Item):
+        return replace(read_image(source.source(), name=source.id), source=source.id)
+    if isinstance(source, NamedBytes):
+        return read_image(source.content, name=source.name)
+    return read_image(source)
 
 
 def name_of(source: Source) -> str:
-    """What a source is called in results."""
+    """Return the name of a source in results."""
     if isinstance(source, Item):
         return source.id
     if isinstance(source, NamedBytes):
@@ -112,6 +103,5 @@ def name_of(source: Source) -> str:
     if isinstance(source, str | Path):
         return str(source)
     kinds = {bytes: "<bytes>", np.ndarray: "<array>", Image.Image: "<image>"}
-    return next(
-        (name for kind, name in kinds.items() if isinstance(source, kind)), f"<{type(source).__name__.lower()}>"
-    )
+    default = f"<{type(source).__name__.lower()}>"
+    return next((name for kind, name in kinds.items() if isinstance(source, kind)), default)

@@ -1,8 +1,8 @@
 """Confidence bins: equal width with the edge rule of the published code, and equal mass.
 
 Equal-width bins are (lower, upper]. Confidence exactly 0 goes into the first bin, where the published code drops it;
-confidence 1 is in the last. float32 can't hold most of the edges, so a confidence that is the float32 spelling of an
-edge counts as being on that edge: float32(0.05) belongs to (0, 0.05] although it is larger than 0.05.
+confidence 1 is in the last. Most edges are not exact in float32, so a confidence that is an edge rounded to float32
+counts as being on that edge: float32(0.05) belongs to (0, 0.05] although it is larger than 0.05.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.metrics.checks import Floats, Ints, checked_count, checked_top
+from poise.metrics.sample import Floats, Ints, checked_count, checked_top
 
 
 @dataclass(frozen=True)
 class Bins:
-    """What fell into each bin; ``accuracy`` and ``confidence`` are NaN where a bin is empty."""
+    """Predictions by confidence bin; ``accuracy`` and ``confidence`` are NaN where a bin is empty."""
 
     lower: Floats  # [K]
     upper: Floats  # [K]
@@ -35,26 +35,17 @@ class Bins:
 
     @property
     def expected_gap(self) -> float:
-        """The mean of |gap| over images."""
+        """Mean of |gap| over images."""
         return float((np.abs(self.gap) * self.count).sum() / self.count.sum())
 
     @property
     def largest_gap(self) -> float:
-        """The largest |gap| of a bin that is not empty."""
+        """Largest |gap| of a bin that is not empty."""
         return float(np.abs(self.gap).max())
-
-    def rows(self) -> list[dict[str, float | int | None]]:
-        """One plain dictionary a bin (lo, hi, n, acc, conf), None for what an empty bin doesn't have."""
-        table = zip(self.lower, self.upper, self.count, self.accuracy, self.confidence, strict=True)
-        rows: list[dict[str, float | int | None]] = []
-        for lo, hi, n, acc, conf in table:
-            means = {"acc": float(acc), "conf": float(conf)} if n else {"acc": None, "conf": None}
-            rows.append({"lo": float(lo), "hi": float(hi), "n": int(n), **means})
-        return rows
 
 
 def edges(bins: int = 20) -> Floats:
-    """[bins + 1] from 0 to 1.
+    """[bins + 1] edges from 0 to 1.
 
     >>> edges(4).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -65,7 +56,7 @@ def edges(bins: int = 20) -> Floats:
 
 
 def published_edges(bins: int) -> Floats:
-    """[bins + 1] the edges of the published code, in float32.
+    """[bins + 1] edges of the published code, in float32.
 
     With s = float32(1 / bins), they are k s below the middle and 1 - (bins - k) s above, rounded to float32 once.
     On a CPU torch.linspace gives these numbers with AVX2 or AVX-512, which fuse multiplication and addition; without
@@ -77,7 +68,7 @@ def published_edges(bins: int) -> Floats:
 
 
 def assign(confidence: ArrayLike, bins: int = 20) -> Ints:
-    """The equal-width bin of each confidence, any shape.
+    """Return the equal-width bin of each confidence, any shape.
 
     >>> assign([0.0, 0.05, 0.051, 1.0]).tolist()
     [0, 0, 1, 19]
@@ -91,18 +82,18 @@ def assign(confidence: ArrayLike, bins: int = 20) -> Ints:
 
 
 def equal_width(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Bins:
-    """``bins`` bins of one width; empty ones are kept."""
+    """Sort predictions into ``bins`` bins of equal width, some of which may be empty."""
     values, hits = checked_top(confidence, correct)
     limits = edges(bins)
     return _collect(assign(values, bins), values, hits.astype(np.float64), limits[:-1], limits[1:])
 
 
 def equal_mass(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Bins:
-    """At most ``bins`` bins of about N / bins images each, split where FPP's published code splits.
+    """Sort predictions into at most ``bins`` bins of about N / bins images each, as FPP's published code does.
 
-    The edges are order statistics. Equal confidences are never parted, so ties give fewer bins. Bins are (lower, upper]
-    but for the first, which holds its lower edge too. If all confidences are equal there is one bin that holds them;
-    the published code then reports an error of 0 whatever the accuracy.
+    The edges are order statistics. Equal confidences stay together, so ties give fewer bins. Bins are (lower, upper]
+    except the first, which includes its lower edge. If all confidences are equal there is one bin; the published code
+    then reports an error of 0 whatever the accuracy.
     """
     values, hits = checked_top(confidence, correct)
     limits = np.unique(np.sort(values)[mass_positions(len(values), bins)])

@@ -1,4 +1,4 @@
-"""Percentile bootstrap intervals for every metric, by resampling images.
+"""Metrics under one seed or several, with percentile bootstrap intervals over images.
 
 A resample is a vector of counts, and each metric has a weighted form, a function of counts [R, N]; sorting and binning
 are done once for all resamples. One seed gives one sequence of resamples: two prediction sets over the same images in
@@ -7,62 +7,132 @@ the same order are resampled alike, which is what a mean over seeds or a paired 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from poise.errors import InvalidOptionError
-from poise.metrics.checks import Floats, checked_count
-from poise.metrics.rows import Weighted
+from poise.metrics import rows
+from poise.metrics.sample import Floats, Sample, checked_count
 
-BLOCK = 2_000_000  # counts held at once
+BLOCK = 2_000_000  # counts in memory at a time
+LEVEL = 0.95
+ROUNDING = 1e-8  # smaller differences come from rounding
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A value and the percentile interval around it."""
+class Interval(NamedTuple):
+    """A value and its 95 % percentile interval."""
 
     value: float
     low: float
     high: float
-    level: float = 0.95
 
 
-def bounds(value: float, replicates: Floats, level: float = 0.95) -> tuple[float, float]:
-    """The middle ``level`` of ``replicates`` [R], moved so that their mean is ``value``; for differences, too.
+def bounds(value: float, replicates: Floats) -> tuple[float, float]:
+    """Return the middle 95 % of ``replicates`` [R], moved so that their mean is ``value``.
 
     A binned calibration error grows when images are drawn twice, so its resamples lie above the value on average (for
     accuracy, NLL and Brier the move is next to nothing).
     """
-    if not 0 < level < 1:
-        raise InvalidOptionError(f"level = {level} was given.", hint="It lies between 0 and 1, such as 0.95.")
-    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2]) + (value - replicates.mean())
+    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + (value - replicates.mean())
     return float(low), float(high)
 
 
-def interval(value: float, replicates: Floats, level: float = 0.95) -> Interval:
-    """The `bounds` of a metric: where no resample is below 0, neither is the interval."""
-    low, high = bounds(value, replicates, level)
+def interval(value: float, replicates: Floats) -> Interval:
+    """Return the `bounds` of a metric; where no resample is below 0, neither is the interval."""
+    low, high = bounds(value, replicates)
     floor = min(0.0, value, float(replicates.min()))
-    return Interval(value, max(low, floor), min(high, max(float(replicates.max()), value)), level)
+    return Interval(value, max(low, floor), min(high, max(float(replicates.max()), value)))
 
 
-def resamples(count: int, number: int = 1000, seed: int = 0) -> Iterator[Floats]:
-    """Blocks [r, N] of how often each of ``count`` images is drawn; ``number`` rows in all, each summing to N."""
+@dataclass(frozen=True)
+class Estimate:
+    """A metric under several seeds: its value under each, and the mean over seeds on each resample of the images."""
+
+    by_seed: tuple[float, ...]
+    draws: Floats  # [R]
+
+    @property
+    def value(self) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.by_seed))
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation over seeds; None where there is one seed."""
+        return float(np.std(self.by_seed, ddof=1)) if len(self.by_seed) > 1 else None
+
+    @property
+    def interval(self) -> Interval:
+        """Mean over seeds with its 95 % confidence interval over images."""
+        return interval(self.value, self.draws)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """95 % confidence interval of a difference, which may be negative."""
+        return bounds(self.value, self.draws)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the 95 % confidence interval of a difference excludes 0."""
+        low, high = self.bounds
+        return low > ROUNDING or high < -ROUNDING
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """Paired difference of two estimates over the same images and resamples."""
+        return Estimate._combined((self, other), (1.0, -1.0))
+
+    @classmethod
+    def mean(cls, parts: Sequence[Estimate]) -> Estimate:
+        """Mean over datasets, seed by seed where all have the same number of seeds."""
+        return cls._combined(parts, [1 / len(parts)] * len(parts))
+
+    @classmethod
+    def _combined(cls, parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+        same = len({len(part.by_seed) for part in parts}) == 1
+        values = np.array(weights) @ np.array([part.by_seed if same else (part.value,) for part in parts])
+        return cls(tuple(values.tolist()), np.array(weights) @ np.array([part.draws for part in parts]))
+
+
+def estimate(
+    samples: Sequence[Sample], *, names: Iterable[str] | None = None, resamples: int = 1000, seed: int = 0
+) -> dict[str, Estimate]:
+    """Compute metrics with bootstrap intervals: each one under every seed, and its mean over seeds on each resample.
+
+    Args:
+        samples: the same images in the same order, one sample per seed. Each resample draws the same images in every
+            sample, so that its spread is that of the mean.
+        names: metrics; by default all that the samples allow.
+        resamples: number of resamples.
+        seed: seed of the resamples; estimates with the same seed over the same images can be subtracted.
+
+    >>> ece = estimate([Sample.of_top([0.9, 0.6], [True, False])], names=["ece"])["ece"]
+    >>> round(ece.value, 3)
+    0.35
+    """
+    if len({len(sample) for sample in samples}) != 1:
+        raise InvalidOptionError("Samples of different lengths were given.",
+                                 hint="Give the same images for every seed.")  # fmt: skip
+    metrics = {name: rows.get(name) for name in (rows.available(samples[0]) if names is None else names)}
+    draws: dict[str, list[Floats]] = {name: [] for name in metrics}
+    weighted = {name: [metric.on_counts(sample) for sample in samples] for name, metric in metrics.items()}
+    for counts in resampled_counts(len(samples[0]), resamples, seed):
+        for name, functions in weighted.items():
+            draws[name].append(np.mean([function(counts) for function in functions], axis=0))
+    return {
+        name: Estimate(tuple(metric.value(sample) for sample in samples), np.concatenate(draws[name]))
+        for name, metric in metrics.items()
+    }
+
+
+def resampled_counts(images: int, number: int = 1000, seed: int = 0) -> Iterator[Floats]:
+    """Yield blocks [r, N] of how often each of ``images`` is drawn; ``number`` rows in all, each with the sum N."""
     checked_count("resamples", number)
     generator = np.random.Generator(np.random.Philox(seed))
-    rows = max(1, BLOCK // count)
-    for start in range(0, number, rows):
-        drawn = generator.integers(0, count, size=(min(rows, number - start), count))
-        drawn += count * np.arange(len(drawn))[:, None]
+    rows_at_once = max(1, BLOCK // images)
+    for first in range(0, number, rows_at_once):
+        drawn = generator.integers(0, images, size=(min(rows_at_once, number - first), images))
+        drawn += images * np.arange(len(drawn))[:, None]
         yield np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
-
-
-def replicate(metrics: dict[str, Weighted], count: int, number: int = 1000, seed: int = 0) -> dict[str, Floats]:
-    """[R] values of each metric, all on the same resamples."""
-    parts: dict[str, list[Floats]] = {name: [] for name in metrics}
-    for counts in resamples(count, number, seed):
-        for name, metric in metrics.items():
-            parts[name].append(metric(counts))
-    return {name: np.concatenate(blocks) for name, blocks in parts.items()}

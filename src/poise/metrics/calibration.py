@@ -9,12 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from poise.metrics.binning import assign, equal_mass, equal_width, mass_positions
-from poise.metrics.checks import Bools, Floats, Ints, checked_count, checked_probs, known
-from poise.metrics.rows import Metric, Weighted, register
+from poise.metrics.sample import Bools, Floats, Ints, Weighted, checked_count, checked_probs
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
     """Expected calibration error: Σ_b n_b / N · |acc_b - conf_b| over equal-width bins.
+
+    Args:
+        confidence: probability of the predicted class [N].
+        correct: whether the prediction is correct [N].
+        bins: number of bins.
 
     >>> round(ece([0.9, 0.9, 0.6, 0.6], [True, True, True, False]), 6)
     0.1
@@ -23,7 +27,7 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
 
 
 def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
-    """ECE over bins of equal mass; see :func:`poise.metrics.binning.equal_mass` for ties."""
+    """ECE over bins of equal mass; see `poise.metrics.equal_mass` for ties."""
     return equal_mass(confidence, correct, bins).expected_gap
 
 
@@ -33,30 +37,41 @@ def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
 
 
 def sce(probs: ArrayLike, labels: ArrayLike, bins: int = 20) -> float:
-    """Static calibration error (class-wise ECE): every entry of ``probs`` is a confidence; the mean over classes."""
+    """Static calibration error: the mean over classes of the class-wise ECE.
+
+    Args:
+        probs: class probabilities [N, C].
+        labels: class indices [N].
+        bins: number of bins.
+    """
     return float(classwise_ece(probs, labels, bins).mean())
 
 
 def classwise_ece(probs: ArrayLike, labels: ArrayLike, bins: int = 20) -> Floats:
-    """[C] the ECE of each class's own column against "is it this class?"."""
+    """[C] ECE of each class: its probability is the confidence, and being the label is being correct."""
     bins = checked_count("bins", bins)
     table, truth = checked_probs(probs, labels)
     images, classes = table.shape
-    surplus = -table
-    surplus[np.arange(images), truth] += 1.0  # Σ over a bin is n_b · (acc_b - conf_b)
     cell = assign(table, bins) + bins * np.arange(classes)
-    total = np.bincount(cell.ravel(), weights=surplus.ravel(), minlength=bins * classes)
+    total = np.bincount(cell.ravel(), weights=_residual(table, truth).ravel(), minlength=bins * classes)
     return np.asarray(np.abs(total).reshape(classes, bins).sum(1) / images)
 
 
-def ece_of(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
-    """ECE: the residual correct - confidence is summed in each bin, so the bin counts cancel."""
+def _residual(probs: Floats, labels: Ints) -> Floats:
+    """[N, C] 1[k = label] - p_k; the sum over a bin is n_b · (acc_b - conf_b)."""
+    residual = -probs
+    residual[np.arange(len(labels)), labels] += 1.0
+    return residual
+
+
+def weighted_ece(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
+    """Weighted ECE: the residual correct - confidence is summed in each bin, so the bin counts cancel."""
     table = _spread(assign(confidence, bins), correct - confidence, bins)
     return lambda counts: np.asarray(np.abs(counts @ table).sum(1) / len(confidence))
 
 
-def mce_of(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
-    """MCE over the bins that are not empty in the resample."""
+def weighted_mce(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
+    """Weighted MCE over the bins that are not empty in the resample."""
     index = assign(confidence, bins)
     table = np.hstack([_spread(index, correct - confidence, bins), _spread(index, np.ones(len(index)), bins)])
 
@@ -67,11 +82,11 @@ def mce_of(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
     return weighted
 
 
-def adaptive_ece_of(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
-    """Adaptive ECE with the bins laid anew on each resample."""
+def weighted_adaptive_ece(confidence: Floats, correct: Bools, bins: int = 20) -> Weighted:
+    """Weighted adaptive ECE; the bins are computed anew on each resample."""
     order = np.argsort(confidence, kind="stable")
     ranked, residual = confidence[order], (correct - confidence)[order]
-    last = np.searchsorted(ranked, ranked, side="right") - 1  # the end of each tie
+    last = np.searchsorted(ranked, ranked, side="right") - 1  # last position of each tie
     ranks = mass_positions(len(ranked), bins)[1:]
 
     def weighted(counts: Floats) -> Floats:
@@ -84,11 +99,10 @@ def adaptive_ece_of(confidence: Floats, correct: Bools, bins: int = 20) -> Weigh
     return weighted
 
 
-def sce_of(probs: Floats, labels: Ints, bins: int = 20) -> Weighted:
-    """SCE. Few entries leave the first bin, so only those are binned; the first bin is the class's total less them."""
+def weighted_sce(probs: Floats, labels: Ints, bins: int = 20) -> Weighted:
+    """Weighted SCE. Most entries are in the first bin, which is the class's total minus the other bins."""
     images, classes = probs.shape
-    residual = -probs
-    residual[np.arange(images), labels] += 1.0
+    residual = _residual(probs, labels)
     index = assign(probs, bins)
     row, column = np.nonzero(index)
     cell, value = column * bins + index[row, column], residual[row, column]
@@ -109,26 +123,3 @@ def _spread(index: Ints, value: Floats, bins: int) -> Floats:
     table = np.zeros((len(index), bins))
     table[np.arange(len(index)), index] = value
     return table
-
-
-register(Metric(
-    name="ece", title="ECE", about="Expected calibration error over 20 equal-width bins (lower, upper].",
-    value=lambda sample: ece(sample.confidence, sample.correct),
-    weighted=lambda sample: ece_of(sample.confidence, sample.correct),
-))  # fmt: skip
-register(Metric(
-    name="sce", title="SCE", about="Class-wise calibration error over 20 bins, mean over classes.",
-    needs="probs",
-    value=lambda sample: sce(known(sample.probs), known(sample.labels)),
-    weighted=lambda sample: sce_of(known(sample.probs), known(sample.labels)),
-))  # fmt: skip
-register(Metric(
-    name="aece", title="AECE", about="Calibration error over 20 bins of equal mass.",
-    value=lambda sample: adaptive_ece(sample.confidence, sample.correct),
-    weighted=lambda sample: adaptive_ece_of(sample.confidence, sample.correct),
-))  # fmt: skip
-register(Metric(
-    name="mce", title="MCE", about="Largest gap between accuracy and mean confidence of a bin.",
-    value=lambda sample: mce(sample.confidence, sample.correct),
-    weighted=lambda sample: mce_of(sample.confidence, sample.correct),
-))  # fmt: skip

@@ -1,17 +1,30 @@
-"""The predictions that metrics read."""
+"""The predictions that metrics read. Arrays from outside are checked and converted to float64 here and nowhere else."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from poise.metrics.checks import Bools, Floats, Ints, checked_probs, checked_top, in_top
+from poise.errors import InvalidOptionError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Weighted = Callable[[Floats], Floats]  # how often each image counts [R, N] -> a metric's values [R]
+
+SUM_TOLERANCE = 5e-3  # rows computed in half precision still pass; logits and scores do not
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Predictions for N images; ``probs`` and ``labels`` are missing where only the top label was kept."""
+    """Predictions for N images; ``probs`` and ``labels`` are None where only the top label is known.
+
+    >>> Sample.of([[0.2, 0.8], [0.5, 0.5]], [1, 1]).correct.tolist()
+    [True, False]
+    """
 
     confidence: Floats  # [N]
     correct: Bools  # [N]
@@ -21,20 +34,73 @@ class Sample:
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike) -> Sample:
-        """The sample of full probabilities [N, C] and labels [N]."""
+        """Return the sample of full probabilities [N, C] and labels [N]; of tied classes the first is predicted."""
         table, truth = checked_probs(probs, labels)
         return cls(table.max(1), table.argmax(1) == truth, in_top(table, truth, 5), table, truth)
 
     @classmethod
-    def of_top(cls, confidence: ArrayLike, correct: ArrayLike, top5: Bools | None = None) -> Sample:
-        """The sample of top-label confidences [N] alone."""
-        values, hits = checked_top(confidence, correct)
-        return cls(values, hits, top5)
+    def of_top(cls, confidence: ArrayLike, correct: ArrayLike) -> Sample:
+        """Return the sample of top-label confidences [N] and whether each prediction is correct [N]."""
+        return cls(*checked_top(confidence, correct))
 
     def __len__(self) -> int:
         return len(self.confidence)
 
     def take(self, rows: Ints) -> Sample:
-        """The images at the positions ``rows``, which may repeat."""
+        """Return the images at the positions ``rows``, which may repeat."""
         parts = (self.confidence, self.correct, self.top5, self.probs, self.labels)
         return Sample(*(None if part is None else part[rows] for part in parts))  # type: ignore[arg-type]
+
+
+def checked_probs(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
+    """Return ``probs`` [N, C] as float64 and ``labels`` [N] as int64, or raise an error that names the fault."""
+    table, truth = np.asarray(probs, dtype=np.float64), np.asarray(labels)
+    if table.ndim != 2 or 0 in table.shape:
+        raise InvalidOptionError(f"Probabilities of shape {table.shape} were given.", hint="Give [images, classes].")
+    if not np.isfinite(table).all():
+        raise InvalidOptionError("Some probabilities are not finite.", hint="Leave failed images out.")
+    if table.min() < 0 or table.max() > 1 + SUM_TOLERANCE or np.abs(table.sum(1) - 1).max() > SUM_TOLERANCE:
+        raise InvalidOptionError("The rows are not probabilities: entries lie in [0, 1] and each row sums to 1.",
+                                 hint="Apply a softmax to logits; divide percentages by 100.")  # fmt: skip
+    if truth.dtype.kind not in "iu" and not np.array_equal(truth, truth.astype(np.int64)):
+        raise InvalidOptionError("Labels are class indices.", hint="Give whole numbers from 0.")
+    if truth.shape != (len(table),):
+        raise InvalidOptionError(f"{truth.size} labels were given for {len(table)} images.",
+                                 hint="Give one label per image.")  # fmt: skip
+    if truth.min() < 0 or truth.max() >= table.shape[1]:
+        raise InvalidOptionError(f"Labels run from {truth.min()} to {truth.max()}.",
+                                 hint=f"For {table.shape[1]} classes they lie in 0..{table.shape[1] - 1}.")  # fmt: skip
+    return np.minimum(table, 1.0), truth.astype(np.int64)
+
+
+def checked_top(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bools]:
+    """Return ``confidence`` [N] in [0, 1] as float64 and ``correct`` [N] as bool."""
+    values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
+    if values.ndim != 1 or values.size == 0 or hits.shape != values.shape:
+        raise InvalidOptionError(f"Confidences of shape {values.shape} and outcomes of shape {hits.shape} were given.",
+                                 hint="Give two vectors of the same length, at least 1.")  # fmt: skip
+    if not np.isfinite(values).all() or values.min() < 0 or values.max() > 1:
+        raise InvalidOptionError("Some confidences are not in [0, 1].", hint="Divide percentages by 100.")
+    if not np.isin(hits, (0, 1)).all():
+        raise InvalidOptionError("Outcomes other than true and false were given.", hint="Give prediction == label.")
+    return values, hits.astype(bool)
+
+
+def checked_count(name: str, value: int) -> int:
+    """Return ``value`` if it is a whole number of at least 1."""
+    if int(value) != value or value < 1:
+        raise InvalidOptionError(f"{name} = {value} was given.", hint="Give a whole number of at least 1.")
+    return int(value)
+
+
+def in_top(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> Bools:
+    """Return [N] whether the label is among the ``k`` most probable classes; of tied classes the first ranks higher.
+
+    With k classes or fewer this is true for every image.
+    """
+    k = checked_count("k", k)
+    table, truth = checked_probs(probs, labels)
+    label_probs = np.take_along_axis(table, truth[:, None], axis=1)  # [N, 1]
+    earlier = np.arange(table.shape[1]) < truth[:, None]  # [N, C]
+    rank = (table > label_probs).sum(1) + ((table == label_probs) & earlier).sum(1)
+    return np.asarray(rank < k)

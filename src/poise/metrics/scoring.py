@@ -1,54 +1,66 @@
-"""Proper scores: negative log-likelihood and the Brier score; each per image and as a mean."""
+"""Metrics that are means over images: accuracy, top-k accuracy, negative log-likelihood and the Brier score."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.metrics.checks import Floats, checked_probs, known
-from poise.metrics.rows import Metric, mean_of, register
+from poise.metrics.sample import Bools, Floats, Weighted, checked_probs, in_top
 
 NLL_FLOOR = 1e-12  # a true class with probability 0 costs -log(1e-12) = 27.6 nats, not infinity
 
 
-def nll_each(probs: ArrayLike, labels: ArrayLike, floor: float = NLL_FLOOR) -> Floats:
-    """[N] -log p(label) in nats, with probabilities below ``floor`` raised to it."""
-    table, truth = checked_probs(probs, labels)
-    return np.asarray(-np.log(np.maximum(table[np.arange(len(truth)), truth], floor)))
+def top_k(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> float:
+    """Fraction of images whose label is among the ``k`` most probable classes.
+
+    Args:
+        probs: class probabilities [N, C].
+        labels: class indices [N].
+        k: number of classes.
+    """
+    return float(in_top(probs, labels, k).mean())
+
+
+def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
+    """Fraction of images whose most probable class is the label.
+
+    >>> accuracy([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], [0, 1, 1])
+    0.6666666666666666
+    """
+    return top_k(probs, labels, 1)
 
 
 def nll(probs: ArrayLike, labels: ArrayLike, floor: float = NLL_FLOOR) -> float:
-    """The mean negative log-likelihood in nats.
+    """Mean negative log-likelihood in nats; probabilities below ``floor`` are raised to it.
 
     >>> round(nll([[0.5, 0.5], [1.0, 0.0]], [0, 0]), 6)
     0.346574
     """
-    return float(nll_each(probs, labels, floor).mean())
+    return float(nll_per_image(probs, labels, floor).mean())
 
 
-def brier_each(probs: ArrayLike, labels: ArrayLike) -> Floats:
-    """[N] Σ_k (p_k - 1[k = label])²: the multi-class form, from 0 to 2."""
+def nll_per_image(probs: ArrayLike, labels: ArrayLike, floor: float = NLL_FLOOR) -> Floats:
+    """[N] -log p(label) in nats."""
     table, truth = checked_probs(probs, labels)
-    own = table[np.arange(len(truth)), truth]
-    return np.asarray((table**2).sum(1) - 2 * own + 1)
+    return np.asarray(-np.log(np.maximum(table[np.arange(len(truth)), truth], floor)))
 
 
 def brier(probs: ArrayLike, labels: ArrayLike) -> float:
-    """The mean Brier score, from 0 to 2.
+    """Mean multi-class Brier score, Σ_k (p_k - 1[k = label])², from 0 to 2.
 
     >>> brier([[0.0, 1.0], [0.5, 0.5]], [0, 0])
     1.25
     """
-    return float(brier_each(probs, labels).mean())
+    return float(brier_per_image(probs, labels).mean())
 
 
-register(Metric(
-    name="nll", title="NLL", about="Negative log-likelihood in nats.", needs="probs", unit="nats", digits=3,
-    value=lambda sample: nll(known(sample.probs), known(sample.labels)),
-    weighted=lambda sample: mean_of(nll_each(known(sample.probs), known(sample.labels))),
-))  # fmt: skip
-register(Metric(
-    name="brier", title="Brier", about="Multi-class Brier score, 0 to 2.", needs="probs", unit="score", digits=3,
-    value=lambda sample: brier(known(sample.probs), known(sample.labels)),
-    weighted=lambda sample: mean_of(brier_each(known(sample.probs), known(sample.labels))),
-))  # fmt: skip
+def brier_per_image(probs: ArrayLike, labels: ArrayLike) -> Floats:
+    """[N] Brier score of each image."""
+    table, truth = checked_probs(probs, labels)
+    return np.asarray((table**2).sum(1) - 2 * table[np.arange(len(truth)), truth] + 1)
+
+
+def weighted_mean(scores: Floats | Bools) -> Weighted:
+    """Weighted form of the mean of ``scores`` [N] over images."""
+    column = np.asarray(scores, dtype=np.float64)
+    return lambda counts: np.asarray(counts @ column / len(column))

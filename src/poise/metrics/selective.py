@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.metrics.checks import Bools, Floats, checked_top
-from poise.metrics.rows import Metric, Weighted, register
+from poise.metrics.sample import Bools, Floats, Weighted, checked_top
 
 
 @dataclass(frozen=True)
@@ -20,17 +19,17 @@ class RiskCoverage:
     """Point i: the i + 1 most confident images are answered."""
 
     coverage: Floats  # [N] (i + 1) / N
-    risk: Floats  # [N] the expected fraction of wrong answers among those answered
-    threshold: Floats  # [N] the lowest confidence answered
+    risk: Floats  # [N] expected fraction of wrong answers among those answered
+    threshold: Floats  # [N] lowest confidence answered
 
     @property
     def area(self) -> float:
-        """The mean risk over all coverages 1/N .. 1."""
+        """Mean risk over all coverages 1/N .. 1."""
         return float(self.risk.mean())
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """The whole curve, one point an image."""
+    """Compute the risk-coverage curve, one point per image, from ``confidence`` [N] and ``correct`` [N]."""
     values, hits = checked_top(confidence, correct)
     order = np.argsort(-values, kind="stable")
     ranked = values[order]
@@ -42,7 +41,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 
 
 def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The area under the risk-coverage curve; lower is better.
+    """Area under the risk-coverage curve; lower is better.
 
     >>> round(aurc([0.9, 0.8, 0.7], [True, False, True]), 6)
     0.277778
@@ -50,8 +49,8 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     return risk_coverage(confidence, correct).area
 
 
-def aurc_of(confidence: Floats, correct: Bools) -> Weighted:
-    """The weighted form of AURC; a tie's sum over its places is a harmonic number."""
+def weighted_aurc(confidence: Floats, correct: Bools) -> Weighted:
+    """Weighted AURC; the sum over the positions of a tie is a harmonic number."""
     levels, group = np.unique(-confidence, return_inverse=True)
     images = len(confidence)
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, images + 1))])
@@ -70,10 +69,3 @@ def aurc_of(confidence: Floats, correct: Bools) -> Weighted:
         return np.asarray((wrong_before * share + rate * (size - before * share)).sum(1) / images)
 
     return weighted
-
-
-register(Metric(
-    name="aurc", title="AURC", about="Area under the risk-coverage curve.",
-    value=lambda sample: aurc(sample.confidence, sample.correct),
-    weighted=lambda sample: aurc_of(sample.confidence, sample.correct),
-))  # fmt: skip

@@ -1,4 +1,4 @@
-"""A fitted prompt on disk: one safetensors file that also says which model, template and labels it is for."""
+"""A fitted prompt on disk: a safetensors file that also records the model, template and labels it was fitted for."""
 
 from __future__ import annotations
 
@@ -22,77 +22,74 @@ _FORMAT = "poise-prompt/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a fitted prompt is for. Loading it into anything else is refused."""
+    """What a fitted prompt may be used for."""
 
-    kind: str  # who made it: coop, cocoop, maple, fpp
-    model: str  # the encoder's name
-    template: str  # a sentence whose context words the fitted vectors replace
-    context: str = "auto"  # which of the template's words those are, as in `tokenise`
-    tokens: int | None = None  # only the first so many of them
-    labels_hash: str = ""  # set where the vectors belong to certain labels in a certain order
-    version: str = __version__  # of poise, when it was written
-
-    def place(
-        self, encoder: DualEncoder, labels: tuple[str, ...], *, on_long_label: str = "error", repeats: bool = False
-    ) -> ClassTokens:
-        """The labels under this template; ``repeats`` lets classes share a name, as two pairs in ImageNet's list do."""
-        return tokenise(
-            encoder, labels, self.template, context=self.context, tokens=self.tokens, on_long_label=on_long_label,
-            repeats=repeats,
-        )  # fmt: skip
+    kind: str  # kind of init: coop, cocoop, maple, fpp
+    model: str  # name of the encoder
+    template: str  # sentence whose context words the fitted vectors replace
+    context: str = "auto"  # which words of the template these are, as in `tokenise`
+    tokens: int | None = None  # number of context tokens, as in `tokenise`
+    labels_hash: str = ""  # hash of the labels, if the vectors are class-specific
+    version: str = __version__  # version of poise that wrote the file
 
 
 @dataclass(frozen=True)
 class StoredPrompt:
-    """Named tensors without a batch axis, and what they are for."""
+    """Named tensors without a batch axis, and what they were fitted for."""
 
-    tensors: Mapping[str, Tensor]  # "context" [M, E] or [C, M, E] always; others depend on the kind
+    tensors: Mapping[str, Tensor]  # always "context" [M, E] or [C, M, E]; others depend on the kind
     facts: Facts
 
     def prompt(self) -> Prompt:
-        """The context alone as a prompt for all images: [1, M, E] or [1, C, M, E]."""
+        """Return the context as a prompt shared by all images, [1, M, E] or [1, C, M, E]."""
         return Prompt(self.tensors["context"][None])
 
     def classes(
         self, encoder: DualEncoder, labels: Iterable[str], *, on_long_label: str = "error", repeats: bool = False
     ) -> ClassTokens:
-        """The labels under this prompt's own template, after checking that the prompt fits model and labels."""
+        """Tokenise the labels under the prompt's template, after checking that the prompt fits model and labels.
+
+        Args:
+            encoder: Model to use the prompt with.
+            labels: Class names.
+            on_long_label: As in `tokenise`.
+            repeats: As in `tokenise`.
+        """
         facts, labels = self.facts, tuple(labels)
         _check(facts.model == encoder.name, "model", facts.model, encoder.name, "Fit the prompt on this model.")
-        classes = facts.place(encoder, labels, on_long_label=on_long_label, repeats=repeats)
-        self._check_shape(encoder, classes)
-        if facts.labels_hash:
-            ours = hash_names(labels)
-            hint = "Its contexts are class-specific: give the labels it was fitted on, in the same order."
-            _check(facts.labels_hash == ours, "labels (hash)", facts.labels_hash, ours, hint)
-        return classes
-
-    def _check_shape(self, encoder: DualEncoder, classes: ClassTokens) -> None:
-        shape = tuple(self.tensors["context"].shape)
+        classes = tokenise(
+            encoder, labels, facts.template, context=facts.context, tokens=facts.tokens, on_long_label=on_long_label,
+            repeats=repeats,
+        )  # fmt: skip
+        shape, slots = tuple(self.tensors["context"].shape), classes.slots.shape[1]
         width = int(encoder.embed(torch.zeros(1, dtype=torch.long)).shape[-1])
         _check(shape[-1] == width, "token width", shape[-1], width, "The prompt belongs to another text tower.")
-        slots = classes.slots.shape[1]
         _check(shape[-2] == slots, "context length", shape[-2], slots, f"The template is {classes.template!r}.")
         if len(shape) == 3:
             _check(shape[0] == len(classes), "number of classes", shape[0], len(classes), "Give the labels it is for.")
+        if facts.labels_hash:
+            labels_hash = hash_names(labels)
+            hint = "Its contexts are class-specific: give the labels it was fitted on, in the same order."
+            _check(facts.labels_hash == labels_hash, "labels (hash)", facts.labels_hash, labels_hash, hint)
+        return classes
 
 
 def save(path: str | Path, stored: StoredPrompt) -> None:
-    """Write the prompt; the file appears whole or not at all."""
+    """Write a prompt to a file, which appears complete or not at all."""
     save_tensors(path, stored.tensors, {"format": _FORMAT, "facts": json.dumps(asdict(stored.facts))})
 
 
 def load(path: str | Path) -> StoredPrompt:
-    """Read a prompt that `save` wrote."""
+    """Read a prompt written by `save`."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except FileNotFoundError:
         raise InvalidCheckpointError(f"There is no prompt file '{path}'.", hint="Make one with `poise fit`.") from None
-    except (SafetensorError, OSError) as problem:
+    except (SafetensorError, OSError) as error:
         raise InvalidCheckpointError(
-            f"'{path}' is not a readable safetensors file: {problem}.",
+            f"'{path}' is not a readable safetensors file: {error}.",
             hint="Convert published checkpoints with `poise convert`.",
         ) from None
     if metadata.get("format") != _FORMAT or "context" not in tensors:
@@ -101,31 +98,26 @@ def load(path: str | Path) -> StoredPrompt:
             hint=f"A prompt file has format {_FORMAT!r} and a tensor 'context'; make one with `poise fit`.",
         )
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise InvalidCheckpointError(f"'{path}' holds numbers that are not finite.", hint="Fit the prompt again.")
-    if tensors["context"].ndim not in (2, 3):
-        raise InvalidCheckpointError(
-            f"'{path}' has a context of shape {list(tensors['context'].shape)}.",
-            hint="[M, E] or [C, M, E] is accepted.",
-        )
+        raise InvalidCheckpointError(f"'{path}' has values that are not finite.", hint="Fit the prompt again.")
+    shape = list(tensors["context"].shape)
+    if len(shape) not in (2, 3):
+        raise InvalidCheckpointError(f"'{path}' has a context of shape {shape}.", hint="Accepted: [M, E], [C, M, E].")
     return StoredPrompt(tensors, _facts(path, metadata.get("facts", "")))
 
 
 def _facts(path: str | Path, text: str) -> Facts:
     try:
         facts = Facts(**json.loads(text))
-    except (ValueError, TypeError, RecursionError) as problem:
+        wrong = [name for name, value in asdict(facts).items() if name != "tokens" and not isinstance(value, str)]
+        if wrong or not (facts.tokens is None or type(facts.tokens) is int):
+            raise TypeError(f"wrong type of {', '.join(wrong) or 'tokens'}")
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidCheckpointError(
-            f"'{path}' does not say what it is for: {problem}.", hint="Fit or convert the prompt again."
+            f"'{path}' does not record what it was fitted for: {error}.", hint="Fit or convert the prompt again."
         ) from None
-    wrong = [name for name, value in asdict(facts).items() if name != "tokens" and not isinstance(value, str)]
-    if wrong or not (facts.tokens is None or type(facts.tokens) is int):
-        raise InvalidCheckpointError(
-            f"'{path}' has facts of the wrong type: {', '.join(wrong) or 'tokens'}.",
-            hint="Fit or convert the prompt again.",
-        )
     return facts
 
 
-def _check(fine: bool, what: str, theirs: object, ours: object, hint: str) -> None:
-    if not fine:
-        raise InvalidCheckpointError(f"The prompt's {what} is {theirs!r}, but {ours!r} is needed.", hint=hint)
+def _check(fits: bool, fact: str, stored: object, needed: object, hint: str) -> None:
+    if not fits:
+        raise InvalidCheckpointError(f"The prompt's {fact} is {stored!r}, but {needed!r} is needed.", hint=hint)

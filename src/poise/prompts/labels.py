@@ -1,16 +1,20 @@
-"""Class names in a text file."""
+"""Reads and checks lists of labels."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from poise.errors import InvalidLabelsError
 
-_MAX_BYTES = 16 << 20  # of a labels file: far more than any label set, and a device file never ends
+_MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
+_MAX_LISTED = 5  # labels listed in an error message
+_MAX_LETTERS = 60  # letters of a label in an error message
 
 
 def read_labels(path: str | Path) -> list[str]:
-    """The labels in a UTF-8 text file, one per line; surrounding spaces and empty lines are dropped.
+    """Read labels from a UTF-8 text file with one label per line; empty lines are ignored.
 
     Raises:
         InvalidLabelsError: The file can't be read, is not UTF-8, or is larger than 16 MiB.
@@ -25,3 +29,47 @@ def read_labels(path: str | Path) -> list[str]:
     if len(content) > _MAX_BYTES:
         raise InvalidLabelsError(f"'{path}' is larger than {_MAX_BYTES >> 20} MiB.", hint=hint)
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, ...]:
+    """Return the labels as a tuple; raise an error that lists the invalid ones.
+
+    Args:
+        labels: Class names.
+        repeats: Whether a name may occur twice, like "missile" and "sunglasses" in ImageNet's published names.
+    """
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
+        raise InvalidLabelsError(
+            f"Labels must be a list of strings, got {type(labels).__name__}.", hint="Pass ['cat', 'dog']."
+        )
+    if not labels:
+        raise InvalidLabelsError("The list of labels is empty.", hint="Give at least one label.")
+    wrong = [f"{i}: {label!r} ({type(label).__name__})" for i, label in enumerate(labels) if not isinstance(label, str)]
+    if wrong:
+        raise InvalidLabelsError(f"Labels must be strings; not so at index {listed(wrong)}.", hint="Use str().")
+    blank = [str(i) for i, label in enumerate(labels) if not as_words(label).strip()]
+    if blank:
+        raise InvalidLabelsError(f"Blank labels at index {listed(blank)}.", hint="Remove them or give them a name.")
+    indices: dict[str, list[str]] = defaultdict(list)
+    for i, label in enumerate(labels):
+        indices[as_words(label)].append(str(i))
+    repeated = [f"{label!r} at indices {', '.join(group)}" for label, group in indices.items() if len(group) > 1]
+    if repeated and not repeats:
+        raise InvalidLabelsError(f"Duplicate labels: {listed(repeated)}.", hint="Give each label once.")
+    return tuple(labels)
+
+
+def as_words(label: str) -> str:
+    """Replace underscores by spaces."""
+    return label.replace("_", " ")
+
+
+def shortened(label: str) -> str:
+    """Return the label in quotes for an error message, shortened if it is long."""
+    return repr(label if len(label) <= _MAX_LETTERS else f"{label[: _MAX_LETTERS - 3]}...")
+
+
+def listed(items: Sequence[str]) -> str:
+    """Join the first items for an error message and count the others."""
+    more = f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else ""
+    return "; ".join(items[:_MAX_LISTED]) + more

@@ -1,4 +1,4 @@
-"""A template is one sentence with one place for the class name; its words are what prompt tuning tunes."""
+"""A template: a sentence with one placeholder for the class name, whose other words are tuned."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from poise.errors import InvalidOptionError, InvalidTemplateError
 DEFAULT_TEMPLATE = "a photo of a {}."
 CONTEXTS = ("auto", "before", "after", "around", "none")
 
-_PLACE = re.compile(r"\{c?\}")
-_TAIL = re.compile(r"\s*[.!?]+\s*$")
-_WORD = re.compile(r"\w")
+_PLACEHOLDER = re.compile(r"\{c?\}")
+_ACCEPTED = f"Accepted: text with exactly one '{{}}' or '{{c}}', as in {DEFAULT_TEMPLATE!r}."
 
 
 @dataclass(frozen=True)
 class Template:
-    """The parts of a template: words before the name, words after it, and final punctuation that stays fixed.
+    """The parts of a template: words before and after the class name, and final punctuation, which is not tuned.
 
     >>> Template.parse("a photo of a {}, a type of pet.")
     Template(text='a photo of a {}, a type of pet.', before='a photo of a ', after=', a type of pet', tail='.')
@@ -33,46 +32,37 @@ class Template:
         """Split ``text`` at its only ``{}`` or ``{c}``."""
         if not isinstance(text, str):
             raise InvalidTemplateError(f"A template must be a string, got {type(text).__name__}.", hint=_ACCEPTED)
-        places = _PLACE.findall(text)
-        if len(places) != 1:
-            raise InvalidTemplateError(
-                f"The template {text!r} has {len(places)} places for the class name.", hint=_ACCEPTED
-            )
-        before, after = _PLACE.split(text)
+        parts = _PLACEHOLDER.split(text)
+        if len(parts) != 2:
+            raise InvalidTemplateError(f"The template {text!r} has {len(parts) - 1} placeholders.", hint=_ACCEPTED)
+        before, after = parts
         if re.search(r"[{}]", before + after):
-            raise InvalidTemplateError(
-                f"The template {text!r} has other braces besides the class name's.", hint=_ACCEPTED
-            )
-        tail = _TAIL.search(after)
+            raise InvalidTemplateError(f"The template {text!r} has braces besides the placeholder.", hint=_ACCEPTED)
+        tail = re.search(r"\s*[.!?]+\s*$", after)
         cut = tail.start() if tail else len(after)
         return cls(text, before, after[:cut], after[cut:])
 
     def fill(self, name: str) -> str:
-        """The sentence for one class name."""
+        """Return the sentence for one class name."""
         return f"{self.before}{name}{self.after}{self.tail}"
 
     def sides(self, context: str) -> tuple[bool, bool]:
-        """Whether the words before the name, and those after it, are tuned under the option ``context``."""
+        """Return whether the words before and after the class name are tuned under the option ``context``."""
         if context not in CONTEXTS:
             raise InvalidOptionError(f"context={context!r} is not accepted.", hint=f"Accepted: {', '.join(CONTEXTS)}.")
-        has_before, has_after = bool(_WORD.search(self.before)), bool(_WORD.search(self.after))
-        if context == "none":
-            return False, False
+        has_words = {"before": bool(re.search(r"\w", self.before)), "after": bool(re.search(r"\w", self.after))}
         if context == "auto":
-            if not (has_before or has_after):
+            if not any(has_words.values()):
                 raise InvalidTemplateError(
                     f"The template {self.text!r} has no words to tune.",
                     hint=f"Add words, as in {DEFAULT_TEMPLATE!r}, or use context='none' to classify without tuning.",
                 )
-            return has_before, not has_before
-        wanted = (context in ("before", "around"), context in ("after", "around"))
-        for side, want, has in (("before", wanted[0], has_before), ("after", wanted[1], has_after)):
-            if want and not has:
+            return has_words["before"], not has_words["before"]
+        tuned = {side: context in (side, "around") for side in has_words}
+        for side in tuned:
+            if tuned[side] and not has_words[side]:
                 raise InvalidTemplateError(
                     f"context={context!r} needs words {side} the class name, and the template {self.text!r} has none.",
                     hint="Add words there or choose another context.",
                 )
-        return wanted
-
-
-_ACCEPTED = f"Accepted: text with exactly one '{{}}' or '{{c}}', as in {DEFAULT_TEMPLATE!r}."
+        return tuned["before"], tuned["after"]

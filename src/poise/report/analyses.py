@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from poise.report import published
-from poise.report.published import ABLATION
 from poise.report.runs import Group, Records, Setting
 from poise.report.scores import Scoreboard, scoreboard, shown
 from poise.report.table import Line, Table
@@ -18,155 +16,128 @@ from poise.report.table import Line, Table
 
 @dataclass(frozen=True)
 class Split:
-    """A quantity on correct and on wrong predictions; NaN where there are none."""
+    """Means of a quantity over correct and wrong predictions with their standard errors; NaN where undefined."""
 
     correct: float
     wrong: float
-    correct_error: float  # standard errors of the two means
+    correct_error: float
     wrong_error: float
-    correct_n: int
-    wrong_n: int
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """All analyses of one group, over all of its seeds."""
-
-    group: Group
-    confidence: Split  # Figure 4
-    entropy_change: Split  # Figure 5: ΔH = H after tuning - H before, in nats
-    discrepancy: float  # Figure 6: the share of images where p_aug and the plain view predict different classes
-    atfd: float  # Figure 3: mean distance of the class texts to their centre, tuned
-    init_atfd: float  # the same before tuning
-    changed: float  # the share of images whose prediction tuning changed
-    repaired: float  # the share that tuning made right
-    broken: float  # the share that tuning made wrong
-
-
-def analyse(group: Group) -> Analysis:
-    """The analyses of one method on one dataset."""
-    rows = group.pooled
-    correct, started = rows["correct"].astype(bool), rows["init_prediction"] == rows["label"]
-    return Analysis(
-        group,
-        split(rows["confidence"], correct),
-        split(rows["entropy"] - rows["init_entropy"], correct),
-        float((rows["target_prediction"] != rows["prediction"]).mean()),
-        float(rows["atfd"].mean()),
-        float(rows["init_atfd"].mean()),
-        float((rows["prediction"] != rows["init_prediction"]).mean()),
-        float((correct & ~started).mean()),
-        float((~correct & started).mean()),
-    )
 
 
 def split(values: np.ndarray, correct: np.ndarray) -> Split:
-    """Means and standard errors of ``values`` [N] on both sides."""
-    right, wrong = _mean(values[correct]), _mean(values[~correct])
-    return Split(right[0], wrong[0], right[1], wrong[1], int(correct.sum()), int((~correct).sum()))
+    """Return the means and standard errors of ``values`` [N] over correct and wrong predictions."""
+    sides = values[correct], values[~correct]
+    means = [side.mean() if len(side) else math.nan for side in sides]
+    errors = [side.std(ddof=1) / math.sqrt(len(side)) if len(side) > 1 else math.nan for side in sides]
+    return Split(*map(float, (*means, *errors)))
 
 
-def _mean(values: np.ndarray) -> tuple[float, float]:
-    if len(values) == 0:
-        return float("nan"), float("nan")
-    spread = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-    return float(values.mean()), float(spread)
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """All analyses of one method on one dataset, over all seeds."""
+
+    confidence: Split  # Figure 4
+    entropy_change: Split  # Figure 5: ΔH = H after tuning - H before, in nats
+    discrepancy: float  # Figure 6: the share of images where p_aug and the plain view predict different classes
+    atfd: float  # Figure 3: mean distance of the class texts to their centre after tuning
+    init_atfd: float  # the same before tuning
+    repaired: float  # the share of images whose prediction tuning made correct
+    broken: float  # the share of images whose prediction tuning made wrong
 
 
-@dataclass(frozen=True)
-class Ablated:
-    """One corner of the ablation grid (Table 5), in percent."""
-
-    method: str
-    temperature: bool
-    divergence: bool
-    accuracy: float
-    ece: float
-
-
-def ablation(board: Scoreboard, setting: Setting) -> list[Ablated]:
-    """{entropy, divergence} x {no temperature, CATS}, averaged over the datasets on which all four were run."""
-    found = board.records.datasets
-    datasets = [name for name in found if all(board.find(setting, name, method) for method in ABLATION)]
-    corners = []
-    for method in ABLATION:
-        accuracy = board.average(setting, datasets, method, "accuracy")
-        ece = board.average(setting, datasets, method, "ece")
-        if accuracy is not None and ece is not None:
-            values = shown("accuracy", accuracy.value), shown("ece", ece.value)
-            corners.append(Ablated(method, *_parts(board.records.method_settings(method)), *values))
-    return corners
+def analyse(group: Group) -> Analysis:
+    """Compute the analyses of one method on one dataset."""
+    rows = group.pooled
+    correct, correct_before = rows["correct"].astype(bool), rows["init_prediction"] == rows["label"]
+    return Analysis(
+        confidence=split(rows["confidence"], correct),
+        entropy_change=split(rows["entropy"] - rows["init_entropy"], correct),
+        discrepancy=float((rows["target_prediction"] != rows["prediction"]).mean()),
+        atfd=float(rows["atfd"].mean()),
+        init_atfd=float(rows["init_atfd"].mean()),
+        repaired=float((correct & ~correct_before).mean()),
+        broken=float((~correct & correct_before).mean()),
+    )
 
 
-def _parts(settings: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether a stored method has confidence-aware temperatures, and whether it minimises the divergence."""
-    terms = {term["objective"] for term in settings.get("terms", ())} | {settings.get("loss")}  # "loss": older records
-    return bool(settings.get("cats")), "divergence" in terms
+def ablation(board: Scoreboard, setting: Setting) -> list[dict[str, Any]]:
+    """Return the ablation grid {entropy, divergence} x {no temperature, CATS}, Table 5, in percent.
+
+    Scores are averaged over the datasets on which all four methods were run.
+    """
+    datasets = [
+        name
+        for name in board.records.datasets
+        if all(board.images(setting, name, method) for method in published.ABLATION)
+    ]
+    grid = []
+    for method in published.ABLATION:
+        scores = {metric: board.average(setting, datasets, method, metric) for metric in ("accuracy", "ece")}
+        settings = board.records.method_settings(method)
+        objectives = {term["objective"] for term in settings.get("terms", ())} | {settings.get("loss")}  # older records
+        parts = {"temperature": bool(settings.get("cats")), "divergence": "divergence" in objectives}
+        values = {metric: shown(metric, score.value) for metric, score in scores.items() if score is not None}
+        if len(values) == len(scores):
+            grid.append({"method": method, **parts, **values})
+    return grid
 
 
 def analysis_tables(records: Records) -> list[Table]:
-    """The analyses of all groups, the ablation where its four methods were run, and the paper's own findings."""
+    """Return the analyses of all groups, the ablation where its four methods were run, and the paper's findings."""
     tables = [_analysis_table(records)]
     board = scoreboard(records, metrics=("accuracy", "ece"), resamples=1)
     for setting in records.settings:
-        if corners := ablation(board, setting):
-            tables.append(_ablation_table(f"Ablation: {records.label(setting)}", corners))
+        if grid := ablation(board, setting):
+            tables.append(_ablation_table(f"Ablation: {records.label(setting)}", grid))
     findings = tuple(
-        Line.of(each.method, each.dataset or "average", each.quantity, f"{each.value:g}") for each in published.FINDINGS
+        Line.of(row.method, row.dataset or "average", row.quantity, f"{row.value:g}") for row in published.FINDINGS
     )
-    source = f"{published.PAPER}, with {published.MODEL}."
-    columns = ("Method", "Dataset", "Quantity", "Value")
-    return [
-        *tables,
-        Table("Findings of the paper", columns, findings, (source,), 3, tuple(map(asdict, published.FINDINGS))),
-    ]
+    columns, source = ("Method", "Dataset", "Quantity", "Value"), f"{published.PAPER}, with {published.MODEL}."
+    records_of_findings = tuple(map(asdict, published.FINDINGS))
+    return [*tables, Table("Findings of the paper", columns, findings, (source,), 3, records_of_findings)]
 
 
-def _ablation_table(title: str, corners: Sequence[Ablated]) -> Table:
+def _ablation_table(title: str, grid: list[dict[str, Any]]) -> Table:
     paper = {(row.method, row.metric): row.average for row in published.rows("table5")}
-    lines = tuple(
-        Line.of(
-            each.method, "KL divergence" if each.divergence else "entropy",
-            "confidence-aware" if each.temperature else "none", f"{each.accuracy:.2f}", f"{each.ece:.2f}",
-            f"{paper[each.method, 'accuracy']:.2f}", f"{paper[each.method, 'ece']:.2f}",
-        )
-        for each in corners
-    )  # fmt: skip
+    lines = []
+    for row in grid:
+        objective = "KL divergence" if row["divergence"] else "entropy"
+        temperature = "confidence-aware" if row["temperature"] else "none"
+        numbers = (row["accuracy"], row["ece"], paper[row["method"], "accuracy"], paper[row["method"], "ece"])
+        lines.append(Line.of(row["method"], objective, temperature, *(f"{number:.2f}" for number in numbers)))
     columns = ("Method", "Objective", "Temperature", "Acc.", "ECE", "published Acc.", "published ECE")
     note = f"Average over the datasets that have all four; published: over ten datasets, with {published.MODEL}."
-    return Table(title, columns, lines, (note,), 3, tuple({"table": title, **asdict(each)} for each in corners))
+    return Table(title, columns, tuple(lines), (note,), 3, tuple({"table": title, **row} for row in grid))
 
 
-_COLUMNS = {  # heading -> (what is read, how it is printed)
-    "conf. correct": (lambda found: found.confidence.correct, ".3f"),
-    "conf. wrong": (lambda found: found.confidence.wrong, ".3f"),
-    "ΔH correct": (lambda found: found.entropy_change.correct, "+.3f"),
-    "ΔH wrong": (lambda found: found.entropy_change.wrong, "+.3f"),
-    "discrepancy %": (lambda found: 100 * found.discrepancy, ".1f"),
-    "ATFD before": (lambda found: found.init_atfd, ".3f"),
-    "ATFD after": (lambda found: found.atfd, ".3f"),
-    "repaired %": (lambda found: 100 * found.repaired, ".1f"),
-    "broken %": (lambda found: 100 * found.broken, ".1f"),
-}  # fmt: skip
 NOTES = (
     "conf.: mean confidence of correct and of wrong predictions. ΔH: entropy after tuning minus before, in nats; "
     "correct means correct after tuning.",
     "discrepancy: share of images whose p_aug and plain view predict different classes after tuning. ATFD: mean "
-    "distance of the class texts to their centre. repaired, broken: images whose prediction became right or wrong.",
+    "distance of the class texts to their centre. repaired, broken: share of images whose prediction became correct or "
+    "wrong.",
 )
 
 
 def _analysis_table(records: Records) -> Table:
-    several = len(records.settings) > 1
     lines, rows = [], []
     for group in records.groups:
-        found = analyse(group)
-        label = records.label(group.setting)
-        name = f"{group.dataset} ({label})" if several else group.dataset
-        values = {heading: read(found) for heading, (read, _) in _COLUMNS.items()}
-        texts = [f"{values[heading]:{form}}" for heading, (_, form) in _COLUMNS.items()]
+        analysis, label = analyse(group), records.label(group.setting)
+        columns = {
+            "conf. correct": (analysis.confidence.correct, ".3f"),
+            "conf. wrong": (analysis.confidence.wrong, ".3f"),
+            "ΔH correct": (analysis.entropy_change.correct, "+.3f"),
+            "ΔH wrong": (analysis.entropy_change.wrong, "+.3f"),
+            "discrepancy %": (100 * analysis.discrepancy, ".1f"),
+            "ATFD before": (analysis.init_atfd, ".3f"),
+            "ATFD after": (analysis.atfd, ".3f"),
+            "repaired %": (100 * analysis.repaired, ".1f"),
+            "broken %": (100 * analysis.broken, ".1f"),
+        }
+        name = f"{group.dataset} ({label})" if len(records.settings) > 1 else group.dataset
+        texts = [f"{value:{form}}" for value, form in columns.values()]
         lines.append(Line.of(name, group.method, *texts, section=name))
-        plain = {heading: value if math.isfinite(value) else None for heading, value in values.items()}
-        rows.append({"setting": label, "dataset": group.dataset, "method": group.method, "n": group.n, **plain})
-    columns = ("Dataset", "Method", *_COLUMNS)
-    return Table("How predictions change", columns, tuple(lines), NOTES, records=tuple(rows))
+        values = {heading: value if math.isfinite(value) else None for heading, (value, _) in columns.items()}
+        rows.append({"setting": label, "dataset": group.dataset, "method": group.method, "n": group.n, **values})
+    headings = ("Dataset", "Method", *columns)
+    return Table("How predictions change", headings, tuple(lines), NOTES, records=tuple(rows))

@@ -1,7 +1,7 @@
-"""One method against others, or one setting against others, on the same images: paired differences with intervals.
+"""Paired differences between methods, or between settings, on the same images, with confidence intervals.
 
-Intervals of two methods may overlap although one is better on nearly every resample: the images are the same, so their
-scores move together. The difference on each resample says what the two intervals can't.
+The intervals of two methods may overlap although one is better on nearly every resample: the images are the same, so
+the scores rise and fall together. The interval of the difference takes this into account.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from poise import metrics as rows
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.metrics import Estimate
-from poise.report.runs import Records, Setting, load, setting_of
+from poise.metrics import Estimate, get
+from poise.report.runs import Records, Setting, load
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Line, Table
 
@@ -33,7 +32,7 @@ class Difference:
 def differences(
     runs: str | Path | Records, method: str, against: Sequence[str], metrics: Sequence[str], resamples: int = 1000
 ) -> list[Difference]:
-    """``method`` minus each of ``against``, for every setting and dataset in which both were run, and their average."""
+    """Return ``method`` minus each of ``against``, for every setting and dataset with both, and for the average."""
     records = load(runs)
     for name in (method, *against):
         if name not in records.methods:
@@ -50,27 +49,28 @@ def differences(
 def setting_differences(
     runs: str | Path | Records, baseline: str, metrics: Sequence[str], resamples: int = 1000
 ) -> list[Difference]:
-    """Every method under each other setting, minus the same under the setting that ``baseline`` names.
+    """Return every method under each other setting, minus the same method under the setting ``baseline``.
 
-    ``baseline`` is the name of a run, the label of a setting, or a part of one label alone.
+    ``baseline`` is the name of a run, the label of a setting, or a part that only one label has.
     """
     records = load(runs)
     labels = {setting: records.label(setting) for setting in records.settings}
     header = records.headers.get(baseline)
-    meant = [setting_of(header)] if header else [setting for setting, label in labels.items() if baseline == label]
-    meant = meant or [setting for setting, label in labels.items() if baseline in label]
-    if len(meant) != 1:
+    matches = [Setting.of(header)] if header else [setting for setting, label in labels.items() if baseline == label]
+    matches = matches or [setting for setting, label in labels.items() if baseline in label]
+    if len(matches) != 1:
         raise InvalidOptionError(
-            f"{len(meant)} of the settings have '{baseline}' in their name.",
-            hint=f"Give a run ({', '.join(records.headers)}) or what only one has: {'; '.join(labels.values())}.",
+            f"{len(matches)} of the settings have '{baseline}' in their name.",
+            hint=f"Give a run ({', '.join(records.headers)}) or a part of one label: {'; '.join(labels.values())}.",
         )
+    (base,) = matches
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(labels[setting], title, method, labels[meant[0]], metric, score)
+        Difference(labels[setting], title, method, labels[base], metric, score)
         for setting in records.settings
-        if setting != meant[0]
+        if setting != base
         for method in records.methods
-        for title, metric, score in _paired(board, (setting, method), (meant[0], method), metrics)
+        for title, metric, score in _paired(board, (setting, method), (base, method), metrics)
     ]
 
 
@@ -78,7 +78,7 @@ _Key = tuple[Setting, str]  # a setting and a method
 
 
 def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> Iterator[tuple[str, str, Estimate]]:
-    """(dataset, metric, one minus two) for every dataset that both were run on, and for their average."""
+    """Yield (dataset, metric, one minus two) for every dataset that both were run on, and for their average."""
     both = [name for name in board.records.datasets if _same_images(board, name, one, two)]
     columns = {name: [name] for name in both} | ({"average": both} if len(both) > 1 else {})
     for metric in metrics:
@@ -89,16 +89,16 @@ def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> 
 
 
 def _same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
-    """Whether both were run; resamples are of positions, so both must have the same images."""
-    mine, theirs = (board.images(setting, dataset, method) for setting, method in (one, two))
-    if mine and theirs and mine != theirs:
-        ours, others = (board.records.label(key[0]) if one[1] == two[1] else key[1] for key in (one, two))
+    """Return whether both were run; resamples are positions, so both must have the same images."""
+    first, second = (board.images(setting, dataset, method) for setting, method in (one, two))
+    if first and second and first != second:
+        names = [board.records.label(key[0]) if one[1] == two[1] else key[1] for key in (one, two)]
         raise InvalidOptionError(
-            f"On '{dataset}', {ours} has answers for {len(mine)} images and {others} for {len(theirs)}, "
-            f"{len({*mine} & {*theirs})} of them the same.",
+            f"On '{dataset}', {names[0]} has answers for {len(first)} images and {names[1]} for {len(second)}, "
+            f"{len({*first} & {*second})} of them the same.",
             hint="Differences are paired: run both on the same images (--limit), and finish both runs.",
         )
-    return bool(mine and theirs)
+    return bool(first and second)
 
 
 def comparison(
@@ -110,39 +110,39 @@ def comparison(
     *,
     baseline: str = "",
 ) -> Table:
-    """The differences as a table. With a ``baseline`` settings are compared, for every method; otherwise methods."""
+    """Return the differences as a table: between methods, or with a ``baseline`` between settings for every method."""
     if baseline:
-        found = setting_differences(runs, baseline, metrics, resamples)
-        subject = f"Each setting minus {found[0].against}" if found else "Nothing to compare"
+        rows = setting_differences(runs, baseline, metrics, resamples)
+        subject = f"Each setting minus {rows[0].against}" if rows else "Nothing to compare"
     else:
-        found, subject = differences(runs, method, against, metrics, resamples), f"{method} minus the other method"
+        rows, subject = differences(runs, method, against, metrics, resamples), f"{method} minus the other method"
     columns = ("Setting", "Dataset", "Method" if baseline else "Against", "Metric", "Difference",
                "95 % confidence interval")  # fmt: skip
     return Table(
         "Paired differences",
         columns,
-        tuple(_line(each, each.method if baseline else each.against) for each in found),
+        tuple(_line(row, row.method if baseline else row.against) for row in rows),
         (f"{subject}, on the same images and resamples. * The 95 % confidence interval excludes 0.",),
         texts=4,
-        records=tuple(_record(each) for each in found),
+        records=tuple(map(_record, rows)),
     )
 
 
-def _line(each: Difference, other: str) -> Line:
-    low, high = (printed(each.metric, bound, "+") for bound in each.score.bounds)
-    points = " points" if rows.get(each.metric).unit == "percent" else ""
-    value = printed(each.metric, each.score.value, "+") + ("*" if each.score.clear else "")
+def _line(row: Difference, other: str) -> Line:
+    value, low, high = (printed(row.metric, number, "+") for number in (row.score.value, *row.score.bounds))
+    metric = get(row.metric)
+    points = " points" if metric.unit == "percent" else ""
     return Line.of(
-        each.setting, each.dataset, other, rows.get(each.metric).title, value, f"[{low}, {high}]{points}",
-        section=f"{each.setting}, {each.against}",
+        row.setting, row.dataset, other, metric.title, value + "*" * row.score.clear, f"[{low}, {high}]{points}",
+        section=f"{row.setting}, {row.against}",
     )  # fmt: skip
 
 
-def _record(each: Difference) -> dict[str, object]:
-    value, low, high = (shown(each.metric, number) for number in (each.score.value, *each.score.bounds))
-    std = each.score.std
+def _record(row: Difference) -> dict[str, object]:
+    value, low, high = (shown(row.metric, number) for number in (row.score.value, *row.score.bounds))
+    std = row.score.std
     return {
-        "setting": each.setting, "dataset": each.dataset, "method": each.method, "against": each.against,
-        "metric": each.metric, "difference": value, "low": low, "high": high,
-        "std": None if std is None else shown(each.metric, std), "excludes_zero": each.score.clear,
+        "setting": row.setting, "dataset": row.dataset, "method": row.method, "against": row.against,
+        "metric": row.metric, "difference": value, "low": low, "high": high,
+        "std": None if std is None else shown(row.metric, std), "excludes_zero": row.score.clear,
     }  # fmt: skip

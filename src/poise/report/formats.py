@@ -1,4 +1,4 @@
-"""Tables as text: one registry row for each format, all of them read the same `Table`."""
+"""Tables as text: one registry row per format, each of which renders the same `Table`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import html as escaping
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -18,12 +18,12 @@ from poise.registry import Registry
 from poise.report.table import Cell, Line, Table
 from poise.storage import printable, safe_cell
 
-BEST = "†"  # what stands for bold where text has no styles
+BEST = "†"  # marks the best where text has no bold
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFormat:
-    """A way to write tables down."""
+    """A text format for tables."""
 
     name: str
     about: str
@@ -34,15 +34,15 @@ formats = Registry[TableFormat]("table format")
 
 
 def render(tables: Sequence[Table], format: str = "terminal", *, colour: bool = False) -> str:
-    """The tables as text in the format called ``format``; ``colour`` is for terminals."""
+    """Return the tables as text in the format called ``format``; ``colour`` is for terminals."""
     row = formats.get(format)
     return terminal(tables, colour=colour) if colour and row.name == "terminal" else row.render(tables)
 
 
 def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = 4096) -> str:
-    """Aligned text. In colour the best is bold and published rows are dim; without, the best carries a mark.
+    """Return aligned text. In colour the best is bold and published rows are dim; without, the best has a mark.
 
-    Lines are as long as they need to be up to ``width`` characters, so that a pipe gets whole rows.
+    Lines are wrapped at ``width`` characters; the default keeps rows whole for pipes.
     """
     sink = io.StringIO()
     console = Console(
@@ -52,9 +52,10 @@ def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = 4096
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
         for at, column in enumerate(table.columns):
             grid.add_column(Text(printable(column)), justify="left" if at < table.texts else "right")
-        for line, following in zip(table.lines, (*table.lines[1:], None), strict=True):
-            cells = [_terminal_cell(cell, line, colour, padded=at >= table.texts) for at, cell in enumerate(line.cells)]
-            grid.add_row(*cells, end_section=following is not None and following.section != line.section)
+        for line, rule in _ruled(table):
+            if rule:
+                grid.add_section()
+            grid.add_row(*(_terminal_cell(cell, line, colour, at >= table.texts) for at, cell in enumerate(line.cells)))
         if table.title:
             console.print(Text(printable(table.title), style="bold"))
         console.print(grid)
@@ -71,8 +72,14 @@ def _terminal_cell(cell: Cell, line: Line, colour: bool, padded: bool) -> Text:
     return Text(text, style="bold" if cell.best else "dim" if line.quiet else "")
 
 
+def _ruled(table: Table) -> Iterator[tuple[Line, bool]]:
+    """Yield each line, and whether a rule separates it from the line before."""
+    for at, line in enumerate(table.lines):
+        yield line, at > 0 and line.section != table.lines[at - 1].section
+
+
 def markdown(tables: Sequence[Table]) -> str:
-    """GitHub tables; published rows are in italics."""
+    """Return Markdown tables as GitHub shows them; published rows are in italics."""
     out = []
     for table in tables:
         out += [f"### {_pipe(table.title)}", ""] if table.title else []
@@ -91,17 +98,15 @@ def _pipe(text: str) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    r"""A booktabs ``table`` each; needs \usepackage{booktabs}."""
+    r"""Return one LaTeX ``table`` each; needs \usepackage{booktabs}."""
     out = []
     for table in tables:
         out += ["\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}"]
         out += [f"\\begin{{tabular}}{{{'l' * table.texts}{'r' * (len(table.columns) - table.texts)}}}", "\\toprule"]
         out += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
-        for line, following in zip(table.lines, (*table.lines[1:], None), strict=True):
+        for line, rule in _ruled(table):
             cells = [f"\\textbf{{{_tex(str(cell))}}}" if cell.best else _tex(str(cell)) for cell in line.cells]
-            out.append(" & ".join(cells) + " \\\\")
-            if following is not None and following.section != line.section:
-                out.append("\\midrule")
+            out += ["\\midrule"] * rule + [" & ".join(cells) + " \\\\"]
         out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
     return "\n".join(out)
 
@@ -117,17 +122,15 @@ def _tex(text: str) -> str:
 
 
 def html(tables: Sequence[Table]) -> str:
-    """HTML ``table`` elements with their notes, without a page around them; every text is escaped."""
+    """Return HTML ``table`` elements with their notes, without a page around them; every text is escaped."""
     out = []
     for table in tables:
         head = "".join(f"<th{_left(at, table)}>{_escape(name)}</th>" for at, name in enumerate(table.columns))
         out.append(f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>')
-        before = None
-        for line in table.lines:
-            kinds = (["rule"] if before is not None and line.section != before else []) + ["quiet"] * line.quiet
+        for line, rule in _ruled(table):
+            kinds = ["rule"] * rule + ["quiet"] * line.quiet
             cells = "".join(f"<td{_left(at, table)}>{_html_cell(cell)}</td>" for at, cell in enumerate(line.cells))
             out.append(f'<tr class="{" ".join(kinds)}">{cells}</tr>' if kinds else f"<tr>{cells}</tr>")
-            before = line.section
         notes = "".join(f"<li>{_escape(note)}</li>" for note in table.notes)
         out.append("</tbody></table></div>" + (f'<ul class="notes">{notes}</ul>' if notes else ""))
     return "\n".join(out)
@@ -148,31 +151,28 @@ def _html_cell(cell: Cell) -> str:
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
-    """The records of all tables, one row each, numbers in the unit in which tables show them."""
+    """Return the records of all tables, one row each, numbers in the unit in which tables show them."""
     records = [record for table in tables for record in table.records]
     columns = list(dict.fromkeys(name for record in records for name in record))
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(columns)
     for record in records:
-        values = (record.get(name) for name in columns)
-        writer.writerow([safe_cell("" if value is None else value) for value in values])
+        writer.writerow([safe_cell(record.get(name)) for name in columns])
     return sink.getvalue()
 
 
 def json_text(tables: Sequence[Table]) -> str:
-    """A list with title, notes and records of each table."""
-    found = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return a JSON list with title, notes and records of each table."""
+    content = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 for _row in (
     TableFormat(name="terminal", about="aligned text, in colour on a terminal", render=terminal),
     TableFormat(name="md", about="Markdown, as GitHub shows it", render=markdown),
     TableFormat(name="latex", about="LaTeX with booktabs", render=latex),
-    TableFormat(
-        name="csv", about="one row for each number, with its interval and standard deviation", render=comma_separated
-    ),
+    TableFormat(name="csv", about="one row per number, with interval and standard deviation", render=comma_separated),
     TableFormat(name="json", about="the same as a list of records, with the notes", render=json_text),
     TableFormat(name="html", about="HTML tables without a page around them", render=html),
 ):

@@ -17,15 +17,16 @@ from poise.data import catalog
 from poise.errors import InvalidDatasetError, MissingDependencyError
 from poise.report import formats, published
 from poise.report.analyses import analysis_tables
-from poise.report.figures import kinds
+from poise.report.figures import FigureKind, kinds
 from poise.report.looks import BLACK, BLUE, GREY, PALE, VERMILION, WHITE
-from poise.report.plot import FigureKind, Plot
-from poise.report.runs import Records, Setting, load
+from poise.report.plot import Plot
+from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, scoreboard
-from poise.report.tables import tabulate
+from poise.report.tables import result_tables
+from poise.storage import write_atomic
 
-FIRST = ("ece", "accuracy")  # the page opens with calibration; the other metrics are folded in
-# What the colours of a figure mean on the page, where they follow the reader's light or dark mode.
+FIRST = ("ece", "accuracy")  # shown first; the tables of the other metrics are folded
+# The colours of figures as variables of the page, so that they follow the reader's light or dark mode.
 _SCREEN = {
     BLACK: "currentColor", WHITE: "var(--card)", PALE: "var(--empty)", GREY: "var(--grey)", BLUE: "var(--blue)",
     VERMILION: "var(--red)",
@@ -35,16 +36,22 @@ _SCREEN = {
 def write_page(
     runs: str | Path | Records, out: str | Path, *, title: str = "Calibration benchmark", resamples: int = 1000
 ) -> Path:
-    """Write the page to the file ``out`` (or to ``out/index.html`` where ``out`` is a folder)."""
+    """Write the page and return its path.
+
+    Args:
+        runs: a run's folder, a folder of runs, or their records.
+        out: the HTML file, or a folder for ``index.html``.
+        title: the heading.
+        resamples: number of bootstrap resamples.
+    """
     path = Path(out)
     path = path / "index.html" if path.is_dir() or not path.suffix else path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page_html(scoreboard(load(runs), resamples=resamples), title), encoding="utf-8")
+    write_atomic(path, page_html(scoreboard(load(runs), resamples=resamples), title).encode())
     return path
 
 
 def page_html(board: Scoreboard, title: str = "Calibration benchmark") -> str:
-    """The page as one string."""
+    """Return the page as one string."""
     assets = files("poise.report") / "assets"
     parts = {
         "TITLE": html.escape(title),
@@ -61,70 +68,68 @@ def page_html(board: Scoreboard, title: str = "Calibration benchmark") -> str:
 def _lead(records: Records) -> str:
     models = list(dict.fromkeys(setting.model for setting in records.settings))
     images = sum(next(records.chosen(dataset=name)).n for name in records.datasets)
+    counts = {"dataset": len(records.datasets), "image": images, "method": len(records.methods)}
+    datasets, images_text, methods = (f"{number} {noun}{'s' * (number != 1)}" for noun, number in counts.items())
     return (
-        f"{', '.join(models)}; {_count(len(records.datasets), 'dataset')} with {_count(images, 'image')}, "
-        f"{_count(len(records.methods), 'method')}: how far confidence can be trusted, and accuracy. Small numbers are "
+        f"{', '.join(models)}; {datasets} with {images_text}, {methods}: calibration and accuracy. Small numbers are "
         f"standard deviations over seeds (±) and 95 % confidence intervals over images; grey rows are the paper's "
         f"values with {published.MODEL}."
     )
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _filters(records: Records) -> str:
-    """A choice of setting and of dataset where there are several; the script shows them."""
+    """Return a menu of settings and one of datasets, each where there are several; the script shows them."""
     settings = {str(at): records.label(setting) for at, setting in enumerate(records.settings)}
-    offered = {"setting": settings, "dataset": {name: name for name in catalog.in_order(records.datasets)}}
+    menus = {"setting": settings, "dataset": {name: name for name in catalog.in_order(records.datasets)}}
     return "".join(
         f'<label hidden>{name} <select name="{name}"><option value="">all</option>'
         + "".join(f'<option value="{html.escape(key)}">{html.escape(text)}</option>' for key, text in options.items())
         + "</select></label>"
-        for name, options in offered.items()
+        for name, options in menus.items()
         if len(options) > 1
     )
 
 
 def _sections(board: Scoreboard) -> Iterator[str]:
-    """The tables of each setting, then the figures kind by kind, then where the numbers come from."""
+    """Yield the tables of each setting, the figures kind by kind, the analyses, and the headers of the runs."""
     records = board.records
     order = sorted(board.metrics, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-    tables = {name: tabulate(board, metrics=(name,), intervals=True, std=True) for name in order}
+    tables = {name: result_tables(board, metrics=(name,), intervals=True, std=True) for name in order}
     for at, setting in enumerate(records.settings):
-        parts = []
+        body = ""
         for name in order:
             heading = html.escape(f"{rows.get(name).title}: {rows.get(name).about}")
-            body = formats.html([replace(tables[name][at], notes=())])
-            folded = f"<details><summary>{heading}</summary>{body}</details>"
-            parts.append(f"<h3>{heading}</h3>{body}" if name in FIRST else folded)
+            content = formats.html([replace(tables[name][at], notes=())])
+            body += f"<h3>{heading}</h3>{content}" if name in FIRST else _folded(heading, content)
         notes = dict.fromkeys(note for name in FIRST for note in tables[name][at].notes)
-        parts.append(f'<ul class="notes">{"".join(f"<li>{html.escape(note)}</li>" for note in notes)}</ul>')
-        label = html.escape(records.label(setting))
-        yield f'<section class="card setting" data-setting="{at}"><h2>Results: {label}</h2>{"".join(parts)}</section>'
+        body += f'<ul class="notes">{"".join(f"<li>{html.escape(note)}</li>" for note in notes)}</ul>'
+        yield _card(f"Results: {records.label(setting)}", body, f' data-setting="{at}"')
     figures = count(1)
     for name in kinds:
-        yield from _figures(board, kinds.get(name), figures)
+        if figure := _figures(board, kinds.get(name), figures):
+            yield _card(kinds.get(name).title, f'<p class="say">{html.escape(kinds.get(name).about)}</p>{figure}')
     for table in analysis_tables(records):
-        yield f'<section class="card"><h2>{html.escape(table.title)}</h2>{formats.html([table])}</section>'
-    runs = "".join(f"<details><summary>{html.escape(run)}</summary><pre>{html.escape(_header(header))}</pre></details>"
-                   for run, header in records.headers.items())  # fmt: skip
-    yield f'<section class="card"><h2>Where the numbers come from</h2>{runs}</section>'
+        yield _card(table.title, formats.html([table]))
+    headers = (_folded(html.escape(run), f"<pre>{html.escape(_header(header))}</pre>")
+               for run, header in records.headers.items())  # fmt: skip
+    yield _card("Where the numbers come from", "".join(headers))
 
 
-def _figures(board: Scoreboard, kind: FigureKind, numbers: Iterator[int]) -> Iterator[str]:
-    """All figures of one kind, those of one panel side by side."""
+def _card(title: str, body: str, attributes: str = "") -> str:
+    return f'<section class="card"{attributes}><h2>{html.escape(title)}</h2>{body}</section>'
+
+
+def _folded(heading: str, body: str) -> str:
+    return f"<details><summary>{heading}</summary>{body}</details>"
+
+
+def _figures(board: Scoreboard, kind: FigureKind, numbers: Iterator[int]) -> str:
+    """Return all figures of one kind, those of one panel side by side; the reason where they can't be drawn."""
     try:
-        plots = list(kind.plots(board))
-        shown = [
-            _plots(board.records, list(some), numbers) for _, some in groupby(plots, lambda each: len(each.panels) > 1)
-        ]
+        runs = groupby(kind.plots(board), lambda plot: len(plot.panels) > 1)
+        return "".join(_plots(board.records, list(plots), numbers) for _, plots in runs)
     except (InvalidDatasetError, MissingDependencyError) as reason:
-        shown = [f"<p>{html.escape(str(reason))}</p>"]
-    if shown:
-        about = html.escape(kind.about)
-        heading = f'<h2>{html.escape(kind.title)}</h2><p class="say">{about}</p>'
-        yield f'<section class="card">{heading}{"".join(shown)}</section>'
+        return f"<p>{html.escape(str(reason))}</p>"
 
 
 def _plots(records: Records, plots: Sequence[Plot], numbers: Iterator[int]) -> str:
@@ -137,18 +142,15 @@ def _plots(records: Records, plots: Sequence[Plot], numbers: Iterator[int]) -> s
         )
         heading = f"<h3>{html.escape(plot.title)}</h3>" if not single or len(records.settings) > 1 else ""
         body = heading + (images if single else f'<div class="plots">{images}</div>')
-        blocks.append(f"<div{_data(records, plot.setting, plot.dataset)}>{body}</div>")
+        # by these attributes the script finds what to hide
+        setting = "" if plot.setting is None else f' data-setting="{records.settings.index(plot.setting)}"'
+        dataset = f' data-dataset="{html.escape(plot.dataset)}"' if plot.dataset else ""
+        blocks.append(f"<div{setting}{dataset}>{body}</div>")
     return f'<div class="plots wide">{"".join(blocks)}</div>' if single else "".join(blocks)
 
 
-def _data(records: Records, setting: Setting | None, dataset: str) -> str:
-    """The attributes by which the script finds what to hide."""
-    given = {"setting": "" if setting is None else str(records.settings.index(setting)), "dataset": dataset}
-    return "".join(f' data-{name}="{html.escape(value)}"' for name, value in given.items() if value)
-
-
 def inline_svg(svg: str, number: int, label: str) -> str:
-    """Matplotlib's SVG as part of a page: ids that no other figure has, and colours that follow the page's."""
+    """Return Matplotlib's SVG as part of a page, with ids that no other figure has and the page's colours."""
     text = svg[svg.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{number}-", text)
@@ -159,8 +161,8 @@ def inline_svg(svg: str, number: int, label: str) -> str:
 
 
 def _header(header: dict[str, Any]) -> str:
-    """A run's header without the long lists of classes."""
-    kept = {key: value for key, value in header.items() if key not in ("datasets", "methods")}
-    short = {name: {key: value for key, value in facts.items() if key != "classes"}
-             for name, facts in header.get("datasets", {}).items()}  # fmt: skip
-    return json.dumps({**kept, "datasets": short}, indent=1, ensure_ascii=False)
+    """Return a run's header without methods and class names."""
+    short = {key: value for key, value in header.items() if key != "methods"}
+    short["datasets"] = {name: {key: value for key, value in facts.items() if key != "classes"}
+                         for name, facts in header.get("datasets", {}).items()}  # fmt: skip
+    return json.dumps(short, indent=1, ensure_ascii=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,21 +11,21 @@ from poise import metrics as rows
 from poise.metrics import Bins, Estimate, RiskCoverage
 from poise.report.analyses import Split
 from poise.report.looks import BLACK, BLUE, GREY, PALE, SKY, VERMILION, WHITE, look
-from poise.report.scores import printed, shown, unit
+from poise.report.scores import printed, shown
 
 
 def _legend(axes: Axes, columns: int = 1, *, below: bool = False) -> None:
-    """A legend outside of the axes, where it hides nothing: between them and the title, or ``below``."""
-    place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-    if below:
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
-    found = axes.legend(frameon=False, fontsize=7, ncols=columns, columnspacing=1.0, handlelength=1.6, **place)
+    """Draw the legend outside the axes, where it covers nothing: above them, or ``below``."""
+    legend = axes.legend(
+        frameon=False, fontsize=7, ncols=columns, columnspacing=1.0, handlelength=1.6,
+        loc="upper center" if below else "lower center", bbox_to_anchor=(0.5, 0.0 if below else 1.0),
+    )  # fmt: skip
     if not below:
-        axes.set_title(axes.get_title(), pad=8 + 12 * -(-len(found.get_texts()) // columns))
+        axes.set_title(axes.get_title(), pad=8 + 12 * -(-len(legend.get_texts()) // columns))
 
 
-def reliability(axes: Axes, bins: Bins) -> None:
-    """Accuracy bars, the gap to the mean confidence hatched, empty bins greyed."""
+def reliability(axes: Axes, below: Axes, bins: Bins) -> None:
+    """Accuracy bars, the gap to the mean confidence hatched, empty bins greyed; the histogram of confidences below."""
     width, middle, filled = bins.upper - bins.lower, (bins.lower + bins.upper) / 2, bins.count > 0
     accuracy, confidence = bins.accuracy[filled], bins.confidence[filled]
     axes.bar(middle[~filled], 1.0, width[~filled], color=PALE, alpha=0.55, linewidth=0, zorder=0)
@@ -37,18 +36,13 @@ def reliability(axes: Axes, bins: Bins) -> None:
     )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, zorder=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-
-
-def counts(axes: Axes, bins: Bins) -> None:
-    """The share of predictions in each bin, with lines at mean confidence and at accuracy."""
     total = bins.count.sum()
-    middle, width = (bins.lower + bins.upper) / 2, bins.upper - bins.lower
-    axes.bar(middle, bins.count / total, width, color=SKY, edgecolor=WHITE, linewidth=0.5)
-    hits, sure = np.nansum(bins.count * bins.accuracy) / total, np.nansum(bins.count * bins.confidence) / total
-    axes.axvline(hits, color=BLACK, linewidth=1.2, label=f"accuracy {hits:.2f}")
-    axes.axvline(sure, color=VERMILION, linewidth=1.2, linestyle="--", label=f"mean confidence {sure:.2f}")
-    _legend(axes, 2)
-    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
+    below.bar(middle, bins.count / total, width, color=SKY, edgecolor=WHITE, linewidth=0.5)
+    hits, sure = (np.nansum(bins.count * values) / total for values in (bins.accuracy, bins.confidence))
+    below.axvline(hits, color=BLACK, linewidth=1.2, label=f"accuracy {hits:.2f}")
+    below.axvline(sure, color=VERMILION, linewidth=1.2, linestyle="--", label=f"mean confidence {sure:.2f}")
+    _legend(below, 2)
+    below.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
 
 
 def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray) -> None:
@@ -70,8 +64,8 @@ def paired_bars(axes: Axes, splits: Mapping[str, Split]) -> None:
     """A quantity on correct and wrong predictions side by side, method by method, with two standard errors."""
     at = np.arange(len(splits))
     for shift, side, colour, hatch in ((-0.2, "correct", BLUE, ""), (0.2, "wrong", VERMILION, "///")):
-        values = [getattr(each, side) for each in splits.values()]
-        errors = [2 * getattr(each, f"{side}_error") for each in splits.values()]
+        values = [getattr(split, side) for split in splits.values()]
+        errors = [2 * getattr(split, f"{side}_error") for split in splits.values()]
         axes.bar(at + shift, values, 0.38, yerr=errors, color=colour, hatch=hatch, label=side, edgecolor=WHITE,
                  linewidth=0.5, error_kw={"linewidth": 0.9, "ecolor": BLACK})  # fmt: skip
     axes.axhline(0, color=BLACK, linewidth=0.8)
@@ -125,7 +119,8 @@ def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
     direction = "higher is better" if row.higher_is_better else "lower is better"
-    axes.set_xlabel(f"{row.title}{f' ({unit(metric)})' if unit(metric) else ''}, {direction}")
+    unit = {"percent": " (%)", "nats": " (nats)", "score": ""}[row.unit]
+    axes.set_xlabel(f"{row.title}{unit}, {direction}")
     axes.grid(axis="x", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
 
@@ -142,7 +137,6 @@ def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]]) -> Non
 
 
 def _sides(metric: str, score: Estimate) -> tuple[float, list[list[float]]]:
-    """A value as it is shown, and its distances to both ends of the 95 % confidence interval."""
-    found = score.interval
-    value, low, high = (shown(metric, each) for each in (found.value, found.low, found.high))
+    """Return a value in the printed unit, and its distances to both ends of the 95 % confidence interval."""
+    value, low, high = (shown(metric, number) for number in score.interval)
     return value, [[value - low], [high - value]]

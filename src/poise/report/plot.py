@@ -1,21 +1,18 @@
-"""A figure as data, and the registry of the kinds of figures."""
+"""A figure as data: panels that draw themselves, arranged in a file or one by one on the page."""
 
 from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from poise.registry import Registry
 from poise.report.runs import Setting
-from poise.report.scores import Scoreboard
 
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9, "figure.dpi": 110,
@@ -27,17 +24,17 @@ ACROSS = 4  # panels side by side in a file
 
 @dataclass(frozen=True)
 class Panel:
-    """One part of a figure; ``draw`` fills a column of axes, from top to bottom."""
+    """One part of a figure; ``draw`` takes one axes for each of `Plot.heights`."""
 
     title: str
-    draw: Callable[[Sequence[Axes]], None]
+    draw: Callable[..., None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A figure as data: in a file its panels stand four in a row, on the page each one is an image of its own."""
+    """A figure: in a file with four panels per row, on the page with one image per panel."""
 
-    name: str  # of the files, without ending
+    name: str  # of the files, without extension
     title: str
     panels: tuple[Panel, ...]
     width: float = 2.9  # of a panel, in inches
@@ -46,7 +43,7 @@ class Plot:
     dataset: str = ""
 
     def figure(self, only: Panel | None = None) -> Figure:
-        """All panels under the title, or ``only`` one of them without it."""
+        """Draw all panels under the title, or ``only`` one of them without it."""
         shown = self.panels if only is None else (only,)
         columns = min(len(shown), ACROSS)
         rows = -(-len(shown) // columns)
@@ -59,7 +56,7 @@ class Plot:
             cell = [table[row * len(self.heights) + part][column] for part in range(len(self.heights))]
             if at < len(shown):
                 cell[0].set_title(shown[at].title)
-                shown[at].draw(cell)
+                shown[at].draw(*cell)
             else:
                 for axes in cell:
                     axes.set_axis_off()
@@ -68,25 +65,10 @@ class Plot:
         return figure
 
     def svgs(self) -> Iterator[tuple[Panel, str]]:
-        """Each panel as an SVG without a background, for the page."""
+        """Yield each panel with its SVG, which has no background, for the page."""
         for panel in self.panels:
             with matplotlib.rc_context(STYLE):
                 sink = io.StringIO()
-                self.figure(panel).savefig(
-                    sink, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
-                )
+                plain = {"Date": None, "Creator": None}
+                self.figure(panel).savefig(sink, format="svg", transparent=True, metadata=plain)
             yield panel, sink.getvalue()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureKind:
-    """A kind of figure: what it shows, how to read it, and which metrics it needs."""
-
-    name: str
-    title: str
-    about: str
-    plots: Callable[[Scoreboard], Iterator[Plot]]
-    metrics: tuple[str, ...] | None = ()  # None: all
-
-
-kinds = Registry[FigureKind]("figure")

@@ -1,4 +1,4 @@
-"""The paper's own numbers, in percent as printed: Tables 1 to 5 and the values given in its analyses.
+"""The paper's numbers: Tables 1 to 5, in percent as printed, and the values given in its analyses.
 
 Source: Choi, Jang, Lee and Kim, "Rethinking the Test-Time Prompt Tuning Objective from the Perspective of Calibration".
 All with CLIP ViT-B/16, means of three seeds (standard deviation of Table 1: accuracy 0.11, ECE 0.15).
@@ -21,7 +21,7 @@ SHIFTS = tuple(name for name in IMAGENET if catalog.row(name).shift)
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What one of the paper's tables compares."""
+    """The rows and columns of one of the paper's tables."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ class PublishedRow:
 
     @property
     def source(self) -> str:
-        """Where the numbers are printed."""
+        """The paper, table and row that the numbers are printed in."""
         return f"{PAPER}, Table {self.table.removeprefix('table')}, row {self.label}"
 
 
@@ -148,11 +148,15 @@ table5 | temperature scaling and KLD | kld+cats | tpt | template
 """
 
 
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")]
+
+
 def _read() -> tuple[PublishedRow, ...]:
     lines = _PRINTED.strip().splitlines()
     rows = []
     for head, *numbers in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        table, label, method, framework, init = (part.strip() for part in head.split("|"))
+        table, label, method, framework, init = _cells(head)
         for metric, line in zip(("accuracy", "ece"), numbers, strict=True):
             *cells, average = map(float, line.split())
             datasets = LAYOUTS[table].datasets if cells else ()
@@ -176,32 +180,28 @@ class PublishedFinding:
     source: str
 
 
-FINDINGS = (
-    PublishedFinding("confidence", "tpt", "mean confidence of wrong predictions", 0.609, "dtd", f"{PAPER}, Figure 4"),
-    PublishedFinding(
-        "confidence", "kld+cats", "mean confidence of correct predictions", 0.731, "dtd", f"{PAPER}, Figure 4"
-    ),
-    PublishedFinding(
-        "confidence", "kld+cats", "mean confidence of wrong predictions", 0.355, "dtd", f"{PAPER}, Figure 4"
-    ),
-    PublishedFinding("entropy", "tpt", "mean entropy change of correct predictions", -0.50, "", f"{PAPER}, Figure 5"),
-    PublishedFinding("entropy", "tpt", "mean entropy change of wrong predictions", -0.44, "", f"{PAPER}, Figure 5"),
-    PublishedFinding(
-        "entropy", "kld+cats", "mean entropy change of correct predictions", -0.25, "", f"{PAPER}, Figure 5"
-    ),
-    PublishedFinding("entropy", "kld+cats", "mean entropy change of wrong predictions", 0.14, "", f"{PAPER}, Figure 5"),
-    PublishedFinding("discrepancy", "tpt", "prediction discrepancy", 0.209, "", f"{PAPER}, Figure 6"),
-    PublishedFinding("discrepancy", "kld+cats", "prediction discrepancy", 0.042, "", f"{PAPER}, Figure 6"),
-    PublishedFinding("atfd", "tpt", "text-feature dispersion", 0.32, "dtd", f"{PAPER}, Figure 3"),
-    PublishedFinding("atfd", "o-tpt", "text-feature dispersion", 0.47, "dtd", f"{PAPER}, Figure 3"),
-    PublishedFinding("atfd", "kld+cats", "text-feature dispersion", 0.50, "dtd", f"{PAPER}, Figure 3"),
+# analysis, method, quantity, value, dataset (none: the average over datasets), figure
+_FINDINGS = """
+confidence | tpt | mean confidence of wrong predictions | 0.609 | dtd | 4
+confidence | kld+cats | mean confidence of correct predictions | 0.731 | dtd | 4
+confidence | kld+cats | mean confidence of wrong predictions | 0.355 | dtd | 4
+entropy | tpt | mean entropy change of correct predictions | -0.50 | | 5
+entropy | tpt | mean entropy change of wrong predictions | -0.44 | | 5
+entropy | kld+cats | mean entropy change of correct predictions | -0.25 | | 5
+entropy | kld+cats | mean entropy change of wrong predictions | 0.14 | | 5
+discrepancy | tpt | prediction discrepancy | 0.209 | | 6
+discrepancy | kld+cats | prediction discrepancy | 0.042 | | 6
+atfd | tpt | text-feature dispersion | 0.32 | dtd | 3
+atfd | o-tpt | text-feature dispersion | 0.47 | dtd | 3
+atfd | kld+cats | text-feature dispersion | 0.50 | dtd | 3
+"""
+FINDINGS = tuple(
+    PublishedFinding(analysis, method, quantity, float(value), dataset, f"{PAPER}, Figure {figure}")
+    for analysis, method, quantity, value, dataset, figure in map(_cells, _FINDINGS.strip().splitlines())
 )
 
 
 def rows(table: str | None = None, **same: str) -> list[PublishedRow]:
-    """The printed rows of a table (default: all) whose fields equal those given: method, metric, framework, init."""
-    return [
-        row
-        for row in ROWS
-        if (table is None or row.table == table) and all(getattr(row, field) == value for field, value in same.items())
-    ]
+    """Return the printed rows of a table (default: all) with these fields: method, metric, framework, init."""
+    fields = same if table is None else {**same, "table": table}
+    return [row for row in ROWS if all(getattr(row, field) == value for field, value in fields.items())]

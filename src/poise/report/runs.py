@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +18,8 @@ from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.storage.run_folder import read_header
 from poise.metrics import Sample
-from poise.metrics.checks import in_top
-from poise.report.looks import look
+from poise.metrics.sample import in_top
+from poise.report.looks import order
 from poise.storage import checksum
 
 # What may differ between two runs that are still the same experiment: which part of it was run, and how fast.
@@ -32,20 +33,29 @@ _NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *_SCALARS
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What is held fixed when methods are compared: the model, and every choice that changes numbers."""
+    """What is the same for all methods that are compared: the model, and every choice that changes numbers."""
 
     model: str
     choices: str = ""  # canonical JSON of the run's configuration without NOT_A_SETTING
     init: str = "template"  # the kind of prompt that tuning starts from
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """One of the choices."""
-        return (json.loads(self.choices) if self.choices else {}).get(name, default)
+    @classmethod
+    def of(cls, header: dict[str, Any]) -> Setting:
+        """Return the setting of the run with this header."""
+        config = header.get("config", {})
+        choices = {key: value for key, value in config.items() if key not in NOT_A_SETTING}
+        init = str(header.get("init_kind", choices.get("init", "template")))
+        return cls(str(config.get("model", "")), json.dumps(choices, sort_keys=True), init)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The choices by name."""
+        return dict(json.loads(self.choices or "{}"))
 
     @property
     def framework(self) -> str:
         """How images relate to each other, such as ``tpt`` or ``dynaprompt``."""
-        return str(self.get("framework", "tpt"))
+        return str(self.values.get("framework", "tpt"))
 
 
 @dataclass(frozen=True)
@@ -60,20 +70,8 @@ class SeedRows:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name]
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, keep: np.ndarray) -> SeedRows:
-        """The rows at the positions ``keep``."""
-        return SeedRows(
-            tuple(self.ids[at] for at in keep),
-            {name: column[keep] for name, column in self.columns.items()},
-            None if self.probs is None else self.probs[keep],
-            None if self.top_ids is None else self.top_ids[keep],
-        )
-
     def sample(self) -> Sample:
-        """What the metrics read. Confidences are the float64 ones of the record, not the float32 probabilities'."""
+        """Return what metrics read. Confidences are the record's float64, not the float32 of the probabilities."""
         labels, probs = self["label"], None if self.probs is None else self.probs.astype(np.float64)
         top5 = None
         if probs is not None:
@@ -91,27 +89,32 @@ class Group:
     dataset: str
     method: str
     seeds: dict[int, SeedRows]
-    errors: int = 0  # rows that hold an error instead of an answer
+    errors: int = 0  # rows with an error instead of an answer
     uneven: int = 0  # images left out because some seed has no answer for them
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the images."""
+        return next(iter(self.seeds.values())).ids
 
     @property
     def n(self) -> int:
         """The number of images."""
-        return len(next(iter(self.seeds.values())))
+        return len(self.ids)
 
     @cached_property
     def pooled(self) -> dict[str, np.ndarray]:
-        """All seeds' columns end to end."""
+        """The columns of all seeds, concatenated."""
         return {name: np.concatenate([rows[name] for rows in self.seeds.values()]) for name in _SCALARS}
 
     def samples(self) -> list[Sample]:
-        """One sample per seed."""
+        """Return one sample per seed."""
         return [rows.sample() for rows in self.seeds.values()]
 
 
 @dataclass(frozen=True)
 class Records:
-    """Everything that a folder of runs says."""
+    """The contents of a folder of runs."""
 
     groups: tuple[Group, ...]
     headers: dict[str, dict[str, Any]]  # run -> run.json
@@ -119,94 +122,91 @@ class Records:
 
     @property
     def settings(self) -> list[Setting]:
-        """All settings, in order."""
+        """All settings, sorted."""
         return list(dict.fromkeys(group.setting for group in self.groups))
 
     @property
     def datasets(self) -> list[str]:
-        """All datasets, in the order found."""
+        """All datasets, in the order of the groups."""
         return list(dict.fromkeys(group.dataset for group in self.groups))
 
     @property
     def methods(self) -> list[str]:
-        """All methods, in the order of their rows."""
-        return sorted({group.method for group in self.groups}, key=lambda name: look(name).order)
+        """All methods, in the order in which reports show them."""
+        return sorted({group.method for group in self.groups}, key=order)
 
     def method_settings(self, method: str) -> dict[str, Any]:
-        """The stored settings of a method, from the first run that has it; empty where no header tells."""
-        return next(
-            (head["methods"][method] for head in self.headers.values() if method in head.get("methods", {})), {}
-        )
+        """Return the stored settings of a method, from the first run that has it; empty if no header has them."""
+        headers = self.headers.values()
+        return next((head["methods"][method] for head in headers if method in head.get("methods", {})), {})
 
-    def label(self, setting: Setting) -> str:
-        """The model, and the choices in which it differs from the other settings found."""
-        others = [each for each in self.settings if each != setting]
-        own = json.loads(setting.choices) if setting.choices else {}
-        told = [f"{key}={own[key]}" for key in sorted(own) if any(each.get(key) != own[key] for each in others)]
-        return ", ".join([setting.model, *told])
+    def tunes(self, method: str) -> bool:
+        """Return whether a method changes the prompt, according to its stored settings."""
+        settings = self.method_settings(method)
+        return bool(settings.get("steps", 1) and settings.get("terms", True))
 
     def classes(self, dataset: str) -> tuple[str, ...]:
-        """The class names of a dataset in label order; empty where no header tells."""
-        for header in self.headers.values():
-            found = header.get("datasets", {}).get(dataset, {}).get("classes")
-            if found:
-                return tuple(found)
-        return ()
+        """Return the class names of a dataset in label order; empty if no header has them."""
+        entries = (header.get("datasets", {}).get(dataset, {}) for header in self.headers.values())
+        return next((tuple(entry["classes"]) for entry in entries if entry.get("classes")), ())
+
+    def label(self, setting: Setting) -> str:
+        """Return the model, and the choices in which the setting differs from the others."""
+        others = [other.values for other in self.settings if other != setting]
+        choices = sorted(setting.values.items())
+        differing = [f"{key}={value}" for key, value in choices if any(other.get(key) != value for other in others)]
+        return ", ".join([setting.model, *differing])
 
     def unfinished(self) -> list[str]:
-        """The runs whose folders hold fewer images than their headers announce."""
-        found = []
+        """Return one sentence for each run with fewer images than its header announces."""
+        sentences = []
         for run, folder in self.folders.items():
-            header = self.headers[run]
+            header, ledger = self.headers[run], Ledger(folder / "ledger.jsonl")
             seeds = len(header.get("config", {}).get("seeds", ()))
-            announced = seeds * sum(int(each.get("images", 0)) for each in header.get("datasets", {}).values())
-            ledger = Ledger(folder / "ledger.jsonl")
-            done = (
-                sum(int(line["images"]) for line in ledger.finished().values()) if ledger.path.is_file() else announced
-            )
-            if done < announced:
-                found.append(f"The run '{run}' is not finished: {done} of {announced} images (times seeds).")
-        return found
+            announced = seeds * sum(int(entry.get("images", 0)) for entry in header.get("datasets", {}).values())
+            done = sum(int(line["images"]) for line in ledger.finished().values())
+            if ledger.path.is_file() and done < announced:
+                sentences.append(f"The run '{run}' is not finished: {done} of {announced} images (times seeds).")
+        return sentences
 
     def chosen(
         self, *, setting: Setting | None = None, dataset: str | None = None, method: str | None = None
     ) -> Iterator[Group]:
-        """The groups that are as asked for."""
+        """Yield the groups with this setting, dataset and method; None matches all."""
         for group in self.groups:
-            same = ((setting, group.setting), (dataset, group.dataset), (method, group.method))
-            if all(asked is None or asked == own for asked, own in same):
+            pairs = ((setting, group.setting), (dataset, group.dataset), (method, group.method))
+            if all(expected is None or expected == actual for expected, actual in pairs):
                 yield group
 
 
 def load(path: str | Path | Records) -> Records:
-    """All finished records below ``path``: a run's folder or a folder of runs."""
+    """Read all finished records below ``path``: a run's folder or a folder of runs."""
     if isinstance(path, Records):
         return path
     root = Path(path)
-    found = sorted(root.rglob("run.json")) if root.is_dir() else []
-    if not found:
-        what = f"No run.json is below '{path}'." if root.is_dir() else f"There is no folder '{path}'."
-        raise InvalidDatasetError(what, hint="Give the folder that `poise bench run --out` wrote.")
+    files = sorted(root.rglob("run.json")) if root.is_dir() else []
+    if not files:
+        problem = f"No run.json is below '{path}'." if root.is_dir() else f"There is no folder '{path}'."
+        raise InvalidDatasetError(problem, hint="Give the folder that `poise bench run --out` wrote.")
     headers: dict[str, dict[str, Any]] = {}
     folders: dict[str, Path] = {}
     tables: list[pa.Table] = []
-    for file in found:
+    for file in files:
         header = read_header(file.parent)
         run = str(header.get("run", file.parent.name))
         if run in headers:
             raise InvalidOptionError(f"Two runs are called '{run}': '{folders[run]}' and '{file.parent}'.",
-                                hint="Report on one of their folders at a time, or rename one.")  # fmt: skip
+                                     hint="Report on one of their folders at a time, or rename one.")  # fmt: skip
         headers[run], folders[run] = header, file.parent
-        tables += [_with_setting(table, header) for table in _parts(file.parent)]
+        tables += [_with_setting(table, Setting.of(header)) for table in _parts(file.parent)]
     if not any(len(table) for table in tables):
-        raise InvalidDatasetError(
-            f"The runs below '{path}' have no rows yet.", hint="Let `poise bench run` finish a chunk."
-        )
+        raise InvalidDatasetError(f"The runs below '{path}' have no rows yet.",
+                                  hint="Let `poise bench run` finish a chunk.")  # fmt: skip
     return Records(_groups(pa.concat_tables(tables, promote_options="permissive")), headers, folders)
 
 
 def _parts(folder: Path) -> Iterator[pa.Table]:
-    """A run's files of records: those that its ledger lists, if they are as they were written."""
+    """Yield a run's files of records: those that its ledger lists, if their checksums are right."""
     ledger = Ledger(folder / "ledger.jsonl")
     known = {folder / f"{unit}.parquet": line["sha256"] for unit, line in ledger.finished().items()}
     for part in sorted(known) if ledger.path.is_file() else sorted(folder.rglob("*.parquet")):
@@ -222,72 +222,49 @@ def _parts(folder: Path) -> Iterator[pa.Table]:
             ) from None
 
 
-def of_table(table: pa.Table, header: dict[str, Any] | None = None) -> Records:
-    """Records from rows in memory."""
-    header = header or {}
-    return Records(_groups(_with_setting(table, header)), {str(header.get("run", "run")): header}, {})
-
-
-def _with_setting(table: pa.Table, header: dict[str, Any]) -> pa.Table:
+def _with_setting(table: pa.Table, setting: Setting) -> pa.Table:
     missing = [name for name in _NEEDED if name not in table.column_names]
     if missing:
-        raise InvalidDatasetError(
-            f"The records have no column {', '.join(missing)}.", hint="They are of another version of poise."
-        )
-    setting = setting_of(header)
-    for name, value in (("choices", setting.choices), ("init", setting.init)):
-        table = table.append_column(name, pa.array([value] * len(table), pa.string()))
+        raise InvalidDatasetError(f"The records have no column {', '.join(missing)}.",
+                                  hint="Another version of poise wrote them.")  # fmt: skip
+    for name in ("choices", "init"):
+        table = table.append_column(name, pa.array([getattr(setting, name)] * len(table), pa.string()))
     return table
 
 
-def setting_of(header: dict[str, Any]) -> Setting:
-    """The setting of a run, from its header."""
-    config = header.get("config", {})
-    own = {key: value for key, value in config.items() if key not in NOT_A_SETTING}
-    init = str(header.get("init_kind", own.get("init", "template")))
-    return Setting(str(config.get("model", "")), json.dumps(own, sort_keys=True) if own else "", init)
-
-
 def _groups(table: pa.Table) -> tuple[Group, ...]:
-    keys = [
-        table[name].to_pylist() for name in ("model", "choices", "init", "dataset", "method", "seed", "id", "error")
-    ]
-    places: dict[tuple[str, ...], dict[int, dict[str, int]]] = {}
-    errors: dict[tuple[str, ...], int] = {}
-    for at, (*key, seed, name, error) in enumerate(zip(*keys, strict=True)):
-        group = tuple(key)
-        places.setdefault(group, {})
+    names = ("model", "choices", "init", "dataset", "method", "seed", "id", "error")
+    positions: dict[tuple[str, ...], dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    errors: Counter[tuple[str, ...]] = Counter()
+    for position, (*key, seed, name, error) in enumerate(
+        zip(*(table[name].to_pylist() for name in names), strict=True)
+    ):
         if error is not None:
-            errors[group] = errors.get(group, 0) + 1
-        else:
-            # two runs of one setting may overlap; their rows are the same, and the first is kept
-            places[group].setdefault(seed, {}).setdefault(name, at)
-    made = [_group(table, key, by_seed, errors.get(key, 0)) for key, by_seed in places.items() if by_seed]
-    made.sort(key=lambda group: (group.setting, group.dataset, look(group.method).order))
-    return tuple(made)
+            errors[tuple(key)] += 1
+        else:  # two runs of one setting may overlap; their rows are the same, and the first is used
+            positions[tuple(key)][seed].setdefault(name, position)
+    groups = [_group(table, key, by_seed, errors[key]) for key, by_seed in positions.items()]
+    return tuple(sorted(groups, key=lambda group: (group.setting, group.dataset, order(group.method))))
 
 
 def _group(table: pa.Table, key: tuple[str, ...], by_seed: dict[int, dict[str, int]], errors: int) -> Group:
     model, choices, init, dataset, method = key
-    common = sorted(set.intersection(*(set(places) for places in by_seed.values())))
-    every = set().union(*by_seed.values())
-    if not common:  # seeds that share no image can't be averaged; the fullest one is reported
-        seed = max(by_seed, key=lambda each: len(by_seed[each]))
+    common = sorted(set.intersection(*map(set, by_seed.values())))
+    uneven = len(set().union(*by_seed.values())) - len(common)
+    if not common:  # seeds that share no image can't be averaged; the one with most images is reported
+        seed = max(by_seed, key=lambda seed: len(by_seed[seed]))
         by_seed, common = {seed: by_seed[seed]}, sorted(by_seed[seed])
-    seeds = {seed: _rows(table, common, [by_seed[seed][name] for name in common]) for seed in sorted(by_seed)}
-    return Group(Setting(model, choices, init), dataset, method, seeds, errors, len(every) - len(common))
-
-
-def _rows(table: pa.Table, ids: list[str], places: list[int]) -> SeedRows:
-    part = table.take(pa.array(places, pa.int64()))
-    columns = {name: part[name].to_numpy() for name in _SCALARS}
-    return SeedRows(tuple(ids), columns, _matrix(part, "probs"), _matrix(part, "top_ids"))
+        uneven -= len(common)
+    seeds = {}
+    for seed in sorted(by_seed):
+        part = table.take(pa.array([by_seed[seed][name] for name in common], pa.int64()))
+        columns = {name: part[name].to_numpy() for name in _SCALARS}
+        seeds[seed] = SeedRows(tuple(common), columns, _matrix(part, "probs"), _matrix(part, "top_ids"))
+    return Group(Setting(model, choices, init), dataset, method, seeds, errors, uneven)
 
 
 def _matrix(part: pa.Table, name: str) -> np.ndarray | None:
-    """A list column as an array [N, K]; None where the column is absent or has gaps."""
+    """Return a list column as an array [N, K]; None where the column is absent or has gaps."""
     if name not in part.column_names or part[name].null_count:
         return None
-    column = part[name].combine_chunks()
-    width = len(column[0])
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(part), width)
+    return np.asarray(part[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)).reshape(len(part), -1)

@@ -7,23 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poise import metrics as rows
-from poise.errors import InvalidOptionError
-from poise.metrics import Bins, Estimate, equal_width, estimate
+from poise.metrics import Estimate, estimate
 from poise.report.runs import Group, Records, Setting
 
 
 @dataclass(frozen=True)
 class Scored:
-    """All metrics of one group."""
+    """A group and its metrics."""
 
     group: Group
     scores: Mapping[str, Estimate]
-    bins: Bins  # of all seeds together
 
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """The scores of all groups, found by setting, dataset and method."""
+    """The scores of all groups, by setting, dataset and method."""
 
     records: Records
     entries: Mapping[tuple[Setting, str, str], Scored]
@@ -34,56 +32,39 @@ class Scoreboard:
         """The metrics that at least one group has, in the order of their rows."""
         return [name for name in rows.names() if any(name in entry.scores for entry in self.entries.values())]
 
-    def find(self, setting: Setting, dataset: str, method: str) -> Scored | None:
-        """The group's scores, if it was run."""
-        return self.entries.get((setting, dataset, method))
-
-    def score(self, setting: Setting, dataset: str, method: str, metric: str) -> Estimate | None:
-        """One metric, if the group was run and keeps what the metric needs."""
-        found = self.find(setting, dataset, method)
-        return found.scores.get(metric) if found else None
-
     def average(self, setting: Setting, datasets: Sequence[str], method: str, metric: str) -> Estimate | None:
-        """The plain mean over ``datasets``; None unless all of them are there."""
-        found = [self.score(setting, dataset, method, metric) for dataset in datasets]
-        there = [score for score in found if score is not None]
-        return Estimate.mean(there) if there and len(there) == len(found) else None
+        """Return the mean over ``datasets``; None if a dataset was not run or its records lack what is needed."""
+        entries = [self.entries.get((setting, dataset, method)) for dataset in datasets]
+        scores = [entry.scores[metric] for entry in entries if entry is not None and metric in entry.scores]
+        return Estimate.mean(scores) if scores and len(scores) == len(datasets) else None
 
     def images(self, setting: Setting, dataset: str, method: str) -> tuple[str, ...]:
-        """The ids of a group's images, none where it was not run; differences are paired where these are equal."""
-        found = self.find(setting, dataset, method)
-        return next(iter(found.group.seeds.values())).ids if found else ()
+        """Return the ids of a group's images, none where it was not run; paired differences need equal ids."""
+        entry = self.entries.get((setting, dataset, method))
+        return entry.group.ids if entry else ()
 
 
 def scoreboard(records: Records, *, metrics: Iterable[str] | None = None, resamples: int = 1000) -> Scoreboard:
     """Score every group. Methods on one dataset are resampled alike, datasets independently of each other."""
-    wanted = [rows.get(name) for name in (rows.names() if metrics is None else metrics)]
-    if resamples < 1:
-        raise InvalidOptionError(f"resamples = {resamples} was given.", hint="It is a whole number of at least 1.")
+    chosen = [rows.get(name) for name in (rows.names() if metrics is None else metrics)]
     entries = {}
     for group in records.groups:
         samples = group.samples()
-        names = [metric.name for metric in wanted if metric.available(samples[0])]
+        names = [metric.name for metric in chosen if metric.available(samples[0])]
         scores = estimate(samples, names=names, resamples=resamples, seed=zlib.crc32(group.dataset.encode()))
-        bins = equal_width(group.pooled["confidence"], group.pooled["correct"])
-        entries[group.setting, group.dataset, group.method] = Scored(group, scores, bins)
+        entries[group.setting, group.dataset, group.method] = Scored(group, scores)
     return Scoreboard(records, entries, resamples)
 
 
 def shown(metric: str, value: float) -> float:
-    """The value as reports print it: percent, nats, or as it is."""
+    """Return the value in the unit in which reports print it: percent, nats, or unchanged."""
     return 100 * value if rows.get(metric).unit == "percent" else value
 
 
 def printed(metric: str, value: float, sign: str = "") -> str:
-    """A fraction as tables show it; the last bits of a mean don't decide a rounding.
+    """Return the value as tables print it; rounding does not depend on the last bits of a mean.
 
     >>> printed("ece", 0.4562499999999999) == printed("ece", 0.45625)
     True
     """
     return f"{round(shown(metric, value), 9):{sign}.{rows.get(metric).digits}f}"
-
-
-def unit(metric: str) -> str:
-    """The unit as reports write it: "%", "nats" or nothing."""
-    return {"percent": "%", "nats": "nats", "score": ""}[rows.get(metric).unit]

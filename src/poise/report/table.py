@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: its text, and what may stand smaller beside it."""
+    """One entry: its text, and smaller text beside it."""
 
     text: str
     extra: str = ""  # standard deviation, interval
@@ -25,21 +25,21 @@ class Line:
 
     cells: tuple[Cell, ...]
     section: str = ""  # a rule separates lines of different sections
-    quiet: bool = False  # another's numbers, shown for comparison
+    quiet: bool = False  # published numbers, shown for comparison
 
     @classmethod
     def of(cls, *texts: str, section: str = "") -> Line:
-        """A line of plain texts."""
+        """Return a line of plain texts."""
         return cls(tuple(map(Cell, texts)), section)
 
 
 @dataclass(frozen=True)
 class Table:
-    """What the formats render: texts for people in ``lines``, numbers for programs in ``records``."""
+    """A table: texts for people in ``lines``, numbers for programs in ``records``."""
 
     title: str
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
-    texts: int = 2  # leading columns that hold names and are aligned left; the others hold numbers
-    records: tuple[Mapping[str, Any], ...] = ()  # one for each row of CSV and JSON
+    texts: int = 2  # number of leading columns with text, aligned left; the others have numbers
+    records: tuple[Mapping[str, Any], ...] = ()  # one per row of CSV and JSON

@@ -1,4 +1,4 @@
-"""Class text features that a run kept before and after tuning, and their t-SNE."""
+"""Class text features that a run stored before and after tuning, and their t-SNE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poise.errors import InvalidDatasetError, MissingDependencyError
 from poise.report.runs import Records
 
 PREFIX = "tuned/"
-SHOWN = 200  # classes that a t-SNE shows: beyond that it takes minutes and shows a smear
+SHOWN = 200  # classes in a t-SNE: more take minutes and can't be told apart
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class TextFeatures:
     tuned: Mapping[str, np.ndarray]  # method -> [C, D]
 
     def dispersion(self, method: str | None = None) -> float:
-        """ATFD: the mean distance to the centroid, before tuning or after ``method``."""
+        """Return the ATFD: the mean distance to the centroid, before tuning or after ``method``."""
         points = self.start if method is None else self.tuned[method]
         return float(np.linalg.norm(points - points.mean(0), axis=1).mean())
 
     def thinned(self) -> TextFeatures:
-        """At most SHOWN of the classes, evenly spaced, for drawing."""
+        """Return at most SHOWN of the classes, evenly spaced, for drawing."""
         keep = np.unique(np.linspace(0, len(self.labels) - 1, min(len(self.labels), SHOWN)).astype(int))
         return replace(
             self,
@@ -42,29 +42,27 @@ class TextFeatures:
 
 
 def text_features(records: Records) -> Iterator[TextFeatures]:
-    """All that the runs kept in ``features/*.npz``; an error where none did."""
-    found = False
-    for run, folder in records.folders.items():
-        for file in sorted((folder / "features").glob("*.npz")):
-            found = True
-            with np.load(file, allow_pickle=False) as arrays:
-                tuned = {name.removeprefix(PREFIX): arrays[name] for name in arrays.files if name.startswith(PREFIX)}
-                yield TextFeatures(
-                    run,
-                    file.stem,
-                    tuple(map(str, arrays["labels"])),
-                    str(arrays["sample_ids"][0]) if len(arrays["sample_ids"]) else "",
-                    arrays["start"].astype(np.float64),
-                    {name: features[0].astype(np.float64) for name, features in tuned.items()},
-                )
-    if not found:
+    """Yield the features that the runs stored in ``features/*.npz``; raise an error if there are none."""
+    files = [(run, file) for run, folder in records.folders.items() for file in sorted(folder.glob("features/*.npz"))]
+    if not files:
         raise InvalidDatasetError(
-            "The runs hold no text features.", hint="`poise bench run` writes them into features/*.npz."
+            "The runs contain no text features.", hint="`poise bench run` writes them into features/*.npz."
         )
+    for run, file in files:
+        with np.load(file, allow_pickle=False) as arrays:
+            tuned = {name.removeprefix(PREFIX): arrays[name] for name in arrays.files if name.startswith(PREFIX)}
+            yield TextFeatures(
+                run=run,
+                dataset=file.stem,
+                labels=tuple(map(str, arrays["labels"])),
+                image=str(arrays["sample_ids"][0]) if len(arrays["sample_ids"]) else "",
+                start=arrays["start"].astype(np.float64),
+                tuned={name: features[0].astype(np.float64) for name, features in tuned.items()},
+            )
 
 
 def embed(before: np.ndarray, after: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """[C, D] twice -> [C, 2] twice: one t-SNE of both, so that positions can be compared."""
+    """Return positions [C, 2] of both feature sets [C, D] in one t-SNE, so that they can be compared."""
     try:
         from sklearn.manifold import TSNE
     except ImportError:

@@ -1,4 +1,4 @@
-"""Checks of an objective: one finite number per image, with a gradient, whatever stands around the image."""
+"""Checks of an objective: one finite value per image, with a gradient, independent of the other images."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poise.testing.checks import require, run_checks
+from poise.testing.conformance import require, run_checks
 from poise.types import Objective, Outputs
 
 
 def example_outputs(images: int = 3, views: int = 8, classes: int = 5, width: int = 6, seed: int = 0) -> Outputs:
-    """Random outputs in float64 whose logits follow from their features, with gradient to the text features."""
+    """Return random outputs in float64 with logits of their features; the text features require a gradient."""
     generator = torch.Generator().manual_seed(seed)
 
     def unit(*shape: int) -> Tensor:
@@ -25,14 +25,14 @@ def example_outputs(images: int = 3, views: int = 8, classes: int = 5, width: in
 
 
 def value_per_image(objective: Objective) -> None:
-    """It returns one finite number per image."""
+    """The objective returns one finite value per image."""
     value = objective(example_outputs())
     require(value.shape == (3,), f"an objective returns one number per image, [B]; got {tuple(value.shape)}")
     require(bool(value.isfinite().all()), "the value is not finite")
 
 
 def gradient_reaches_texts(objective: Objective) -> None:
-    """The text features get a finite gradient."""
+    """The text features have a finite gradient."""
     out = example_outputs()
     (gradient,) = torch.autograd.grad(objective(out).sum(), out.text_features)
     require(bool(gradient.isfinite().all()), "the gradient is not finite")
@@ -40,17 +40,17 @@ def gradient_reaches_texts(objective: Objective) -> None:
 
 
 def images_are_independent(objective: Objective) -> None:
-    """An image's value and gradient don't depend on the images beside it."""
+    """The value and gradient of an image do not depend on the other images."""
     out = example_outputs()
     value = objective(out)
     (alone,) = torch.autograd.grad(value[0], out.text_features)
     require(bool(alone[1:].abs().sum() == 0), "one image's value depends on another image")
-    single = objective(_changed(out, lambda tensor: tensor[:1]))
-    _close(single, value[:1], "a batch of one gives another value than the same image among three")
+    single = objective(_map(lambda tensor: tensor[:1], out))
+    _close(single, value[:1], "the value of an image depends on the batch size")
 
 
 def view_order_is_free(objective: Objective) -> None:
-    """The order of the views after the plain one doesn't matter."""
+    """The order of the views after the plain one does not matter."""
     out = example_outputs()
     order = torch.tensor([0, *reversed(range(1, out.logits.shape[1]))])
     shuffled = replace(
@@ -60,9 +60,9 @@ def view_order_is_free(objective: Objective) -> None:
 
 
 def precision(objective: Objective) -> None:
-    """Float32 gives what float64 gives."""
+    """The values in float32 and float64 agree."""
     out = example_outputs()
-    narrow = objective(_changed(out, lambda tensor: tensor.float())).double()
+    narrow = objective(_map(Tensor.float, out)).double()
     _close(narrow, objective(out), "float32 and float64 disagree", rtol=1e-3, atol=1e-4)
 
 
@@ -70,7 +70,7 @@ OBJECTIVE_CHECKS = (value_per_image, gradient_reaches_texts, images_are_independ
 
 
 def check_objective(objective: Objective) -> None:
-    """Run all of `OBJECTIVE_CHECKS`; raise AssertionError with every rule that ``objective`` breaks."""
+    """Run `OBJECTIVE_CHECKS` on an objective; raise AssertionError with all failures."""
     run_checks(objective, OBJECTIVE_CHECKS)
 
 
@@ -78,6 +78,5 @@ def _close(one: Tensor, other: Tensor, rule: str, rtol: float = 1e-7, atol: floa
     require(one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=atol), rule)
 
 
-def _changed(out: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
-    parts = (out.image_features, out.text_features, out.logits, out.reference_logits)
-    return Outputs(*map(change, parts))
+def _map(change: Callable[[Tensor], Tensor], out: Outputs) -> Outputs:
+    return Outputs(*map(change, (out.image_features, out.text_features, out.logits, out.reference_logits)))

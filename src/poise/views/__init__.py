@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from poise.views.plan import AugMixPlan, ViewPlan, plan_views
-from poise.views.recipe import DEFAULT_ENGINE, ViewRecipe
+from poise.views.recipe import DEFAULT_ENGINE, ENGINES, ViewRecipe
 
 if TYPE_CHECKING:
     from poise.views.pil.crops import make_views
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_ENGINE",
+    "ENGINES",
     "AugMixPlan",
     "ViewPlan",
     "ViewRecipe",

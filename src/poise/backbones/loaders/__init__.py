@@ -1,1 +1,1 @@
-"""Model names to encoders, one file per source."""
+"""Loaders of models, one module per library."""

@@ -1,4 +1,4 @@
-"""Weights on disk: which file a folder offers, and loading it without ever running code from it."""
+"""Finds and checks weights and configurations on disk, without running code from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def conversion(source: str, target: str) -> str:
-    """The command that turns a pickle checkpoint, which the user trusts, into safetensors."""
+    """Return a command that converts a pickle checkpoint to safetensors."""
     return (
         'python -c "import torch, safetensors.torch as st; '
         f"s = torch.load('{source}', map_location='cpu', weights_only=True); s = s.get('state_dict', s); "
@@ -26,7 +26,7 @@ def conversion(source: str, target: str) -> str:
 
 
 def refuse_pickle(source: Path | str, target: Path | str) -> InvalidCheckpointError:
-    """The error for a checkpoint that could run code when it is read."""
+    """Return the error for a pickle checkpoint, which could run code when it is read."""
     return InvalidCheckpointError(
         f"'{source}' is a pickle checkpoint, which can run code when it is loaded; only safetensors are accepted.",
         hint=f"If you trust the file, convert it once: {conversion(str(source), str(target))}",
@@ -34,16 +34,16 @@ def refuse_pickle(source: Path | str, target: Path | str) -> InvalidCheckpointEr
 
 
 def find_weights(folder: Path, preferred: Sequence[str] = OPEN_CLIP_WEIGHTS) -> Path:
-    """The safetensors file in ``folder``."""
+    """Return the safetensors file in ``folder``: the first that exists of ``preferred``, or else the only one."""
     for name in preferred:
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    if found:
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    if files:
         raise InvalidCheckpointError(
-            f"'{folder}' has several safetensors files: {', '.join(file.name for file in found)}.",
+            f"'{folder}' has several safetensors files: {', '.join(file.name for file in files)}.",
             hint=f"Name the one to load {preferred[0]}.",
         )
     pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
@@ -53,28 +53,25 @@ def find_weights(folder: Path, preferred: Sequence[str] = OPEN_CLIP_WEIGHTS) -> 
 
 
 def check_readable(weights: Path) -> None:
-    """Fail early, with the file's name, where a safetensors file is damaged."""
+    """Raise an error if a safetensors file is damaged or empty."""
     try:
         with safe_open(weights, framework="pt") as file:
             keys = list(file.keys())
     except (SafetensorError, OSError, ValueError) as error:
-        raise InvalidCheckpointError(
-            f"'{weights}' is not a readable safetensors file: {error}.", hint="Get it again."
-        ) from error
+        message = f"'{weights}' is not a readable safetensors file: {error}."
+        raise InvalidCheckpointError(message, hint="Download it again.") from error
     if not keys:
-        raise InvalidCheckpointError(f"'{weights}' holds no tensors.", hint="Get it again.")
+        raise InvalidCheckpointError(f"'{weights}' contains no tensors.", hint="Download it again.")
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A JSON object from ``path``."""
+    """Read a JSON object from ``path``."""
     if not path.is_file():
-        raise ModelNotFoundError(f"'{path}' is missing.", hint="Give the folder that holds the model's configuration.")
+        raise ModelNotFoundError(f"'{path}' is missing.", hint="Give the folder with the model's configuration.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InvalidCheckpointError(f"'{path}' is not valid JSON: {error}.", hint="Get it again.") from error
+        raise InvalidCheckpointError(f"'{path}' is not valid JSON: {error}.", hint="Download it again.") from error
     if not isinstance(config, dict):
-        raise InvalidCheckpointError(
-            f"'{path}' holds {type(config).__name__}, not a JSON object.", hint="Get it again."
-        )
+        raise InvalidCheckpointError(f"'{path}' is not a JSON object.", hint="Download it again.")
     return config

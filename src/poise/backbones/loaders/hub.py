@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub: the local cache first, then one download, else an error that says what to fetch."""
+"""Files of the Hugging Face hub, from the local cache or downloaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBE_SECONDS = 3.0
 
 
 def fetch(repo: str, names: Sequence[str], cache_dir: str | None = None) -> Path:
-    """The first of ``names`` that the repository has, downloaded with a progress bar if it is not cached."""
+    """Return the first of ``names`` that the repository has, and download it if it is not in the cache."""
     for name in names:
         try:
             return Path(huggingface_hub.hf_hub_download(repo, name, cache_dir=cache_dir, local_files_only=True))
@@ -43,7 +43,7 @@ def fetch(repo: str, names: Sequence[str], cache_dir: str | None = None) -> Path
 
 
 def fetch_folder(repo: str, patterns: Sequence[str], cache_dir: str | None = None, *, needs: str) -> Path:
-    """A snapshot of the repository's files that match ``patterns``; ``needs`` marks a snapshot as complete."""
+    """Return a folder with the repository's files that match ``patterns``; the file ``needs`` must be among them."""
     try:
         local = huggingface_hub.snapshot_download(
             repo, allow_patterns=list(patterns), cache_dir=cache_dir, local_files_only=True
@@ -53,9 +53,8 @@ def fetch_folder(repo: str, patterns: Sequence[str], cache_dir: str | None = Non
     except LocalEntryNotFoundError:
         pass
     except HFValidationError as error:
-        raise ModelNotFoundError(
-            f"'{repo}' is neither a folder nor a repository name.", hint="Give ORG/NAME."
-        ) from error
+        message = f"'{repo}' is neither a folder nor a repository name."
+        raise ModelNotFoundError(message, hint="Give ORG/NAME.") from error
     _require_network(repo, patterns, cache_dir)
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=list(patterns), cache_dir=cache_dir))
@@ -64,11 +63,11 @@ def fetch_folder(repo: str, patterns: Sequence[str], cache_dir: str | None = Non
 
 
 def _require_network(repo: str, names: Sequence[str], cache_dir: str | None) -> None:
-    """One quick look whether the hub answers at all, because the hub's own client retries for half a minute."""
+    """Raise an error if the hub can't be reached; its client would retry for half a minute."""
     if constants.HF_HUB_OFFLINE:
         raise _missing(repo, names, cache_dir, "offline mode is on")
     if urllib.request.getproxies():
-        return  # the hub may be reachable through the proxy alone
+        return  # the hub may be reachable only through the proxy
     address = urlsplit(constants.ENDPOINT)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:
@@ -81,7 +80,7 @@ def _missing(repo: str, names: Sequence[str], cache_dir: str | None, reason: str
     cache = cache_dir or constants.HF_HUB_CACHE
     return ModelNotFoundError(
         f"{' or '.join(names)} of {repo} is not in the cache '{cache}' and can't be downloaded: {reason}.",
-        hint=f"Where there is a network, run: hf download {repo} -- then copy its folder "
+        hint=f"On a machine with network access, run: hf download {repo} -- then copy its folder "
         f"models--{repo.replace('/', '--')} into '{cache}'; or put the files into any folder and use local-dir:PATH "
         "(open_clip) or transformers:PATH.",
     )

@@ -1,4 +1,4 @@
-"""open_clip models as encoders: ViT, ResNet and timm image towers; causal, bidirectional and Hugging Face texts."""
+"""Encoders of open_clip models: ViT, ResNet and timm image towers; causal, bidirectional and Hugging Face texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,16 @@ def wrap(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Encoder:
-    """An open_clip CLIP or CustomTextCLIP model as an encoder."""
+    """Create an encoder of an open_clip CLIP or CustomTextCLIP model.
+
+    Args:
+        model: The model, which is moved to ``device`` and ``dtype``.
+        tokenizer: Its open_clip tokenizer.
+        preprocess: open_clip's preprocessing options: mean, std, interpolation, resize_mode.
+        name: Name of the encoder.
+        device: Device of the encoder.
+        dtype: Dtype of the encoder.
+    """
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
     bias = 0.0 if model.logit_bias is None else float(model.logit_bias.detach().double())
     if not torch.isfinite(torch.tensor([scale, bias])).all():
@@ -52,7 +61,7 @@ def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
     resize = preprocess.get("resize_mode") or "shortest"
     if height != width or resize not in ("shortest", "squash"):
         raise InvalidOptionError(
-            f"The model wants images of {height} x {width} with resize mode '{resize}'.",
+            f"The model needs images of {height} x {width} pixels with resize mode '{resize}'.",
             hint="Accepted: square images, resize mode 'shortest' or 'squash'.",
         )
     interpolation = preprocess.get("interpolation") or "bicubic"
@@ -66,39 +75,34 @@ def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
 
 
 def _text_side(model: Any, tokenizer: object) -> TextSide:
-    tower = getattr(model, "text", model)  # CLIP keeps the text tower's parts at its top level
+    tower = getattr(model, "text", model)  # in CLIP, the parts of the text tower are attributes of the model
     ids, pad = _plain_ids(tokenizer)
     if not isinstance(tower, TextTransformer) and tower is not model:
         table = tower.transformer.get_input_embeddings()
-        run = _hugging_face_text(tower)
-        return TextSide(ids, table, EveryPair(table, run), model.context_length, False, pad)
+        return TextSide(ids, table, EveryPair(table, _hugging_face_text(tower)), model.context_length, False, pad)
     if getattr(tower, "cls_emb", None) is not None or getattr(tower, "use_pad_mask", False):
         raise InvalidOptionError(
             "Text towers with an appended class token (CoCa) are not supported.", hint="Use a CLIP model."
         )
     pool = tower.pool_type if tower is not model else model.text_pool_type
     table = tower.token_embedding
-    plain_blocks = all(type(block) is ResidualAttentionBlock for block in tower.transformer.resblocks)
-    if tower.attn_mask is not None and plain_blocks and pool in ("argmax", "eos"):
+    if tower.attn_mask is not None and _has_plain_blocks(tower) and pool in ("argmax", "eos"):
         return TextSide(ids, table, SharedPrefix(causal_tower(tower)), model.context_length, False, pad)
     fixed = tower.attn_mask is None or pool == "last"
     return TextSide(ids, table, EveryPair(table, _text_transformer(tower, pool)), model.context_length, fixed, pad)
 
 
 def causal_tower(tower: Any) -> CausalTower:
-    """The parts of open_clip's causal text transformer."""
-    blocks = _blocks(tower)
-    return CausalTower(
-        blocks, tower.token_embedding, tower.positional_embedding, lambda x: _finish(tower, tower.ln_final(x))
-    )
+    """Return the parts of open_clip's causal text transformer."""
+    table, positions = tower.token_embedding, tower.positional_embedding
+    return CausalTower(_blocks(tower), table, positions, lambda x: _finish(tower, tower.ln_final(x)))
 
 
 def class_token_tower(visual: nn.Module) -> ClassTokenTower | None:
-    """The parts of open_clip's ViT where it is a plain one with a class token; None otherwise."""
+    """Return the parts of open_clip's ViT if it is a plain one with a class token, else None."""
     if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None or visual.pool_type != "tok":
         return None
-    plain_blocks = all(type(block) is ResidualAttentionBlock for block in visual.transformer.resblocks)
-    if not plain_blocks or visual.output_tokens or not isinstance(visual.patch_dropout, nn.Identity):
+    if not _has_plain_blocks(visual) or visual.output_tokens or not isinstance(visual.patch_dropout, nn.Identity):
         return None
 
     def finish(token: Tensor) -> Tensor:
@@ -115,6 +119,10 @@ def class_token_tower(visual: nn.Module) -> ClassTokenTower | None:
         blocks=_blocks(visual),
         finish=finish,
     )
+
+
+def _has_plain_blocks(tower: Any) -> bool:
+    return all(type(block) is ResidualAttentionBlock for block in tower.transformer.resblocks)
 
 
 def _blocks(tower: Any) -> tuple[Block, ...]:
@@ -168,7 +176,7 @@ def _hugging_face_text(tower: Any) -> Any:
 
 
 def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int]:
-    """Ids without the truncation and padding that open_clip's tokenizers do, and the padding id."""
+    """Return a function from texts to ids without truncation and padding, and the padding id."""
     if isinstance(tokenizer, SimpleTokenizer):
         start, end = tokenizer.sot_token_id, tokenizer.eot_token_id
         return lambda texts: [[start, *tokenizer.encode(text), end] for text in texts], 0

@@ -1,4 +1,4 @@
-"""Finds open_clip models by name, folder or hub repository, and loads them from safetensors."""
+"""Loads open_clip models by name, from folders and from hub repositories."""
 
 from __future__ import annotations
 
@@ -14,71 +14,60 @@ from torch import nn
 
 from poise.backbones.encoder import Encoder
 from poise.backbones.loaders import hub
-from poise.backbones.loaders.checkpoint import (
-    OPEN_CLIP_WEIGHTS,
-    check_readable,
-    find_weights,
-    read_config,
-    refuse_pickle,
-)
+from poise.backbones.loaders.checkpoint import OPEN_CLIP_WEIGHTS as WEIGHTS
+from poise.backbones.loaders.checkpoint import check_readable, find_weights, read_config, refuse_pickle
 from poise.backbones.loaders.openclip import wrap
 from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
 
 CONFIG_NAME = "open_clip_config.json"
 
 
-def load_folder(path: str, *, device: torch.device, dtype: torch.dtype, name: str | None = None) -> Encoder:
-    """A folder with open_clip_config.json and weights in safetensors (``local-dir:``)."""
+def load_folder(path: str, *, device: torch.device, dtype: torch.dtype) -> Encoder:
+    """Load a folder with open_clip_config.json and weights in safetensors (``local-dir:``)."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise ModelNotFoundError(
-            f"'{path}' is not a folder.", hint=f"Give a folder with {CONFIG_NAME} and the weights."
-        )
-    config = read_config(folder / CONFIG_NAME)
-    if not isinstance(config.get("model_cfg"), dict):
-        raise InvalidCheckpointError(
-            f"'{folder / CONFIG_NAME}' has no 'model_cfg'.", hint="It must describe the model."
-        )
+        raise ModelNotFoundError(f"'{path}' is not a folder.", hint=f"Give a folder with {CONFIG_NAME} and weights.")
+    config = _read_config(folder / CONFIG_NAME)
     model = build(config["model_cfg"], find_weights(folder))
     tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
-    preprocess = config.get("preprocess_cfg", {})
-    return wrap(model, tokenizer, preprocess, name=name or f"local-dir:{path}", device=device, dtype=dtype)
+    return wrap(model, tokenizer, config["preprocess_cfg"], name=f"local-dir:{path}", device=device, dtype=dtype)
 
 
 def load_hub(repo: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None) -> Encoder:
-    """A Hugging Face hub repository in open_clip's format (``hf-hub:``)."""
-    config = read_config(hub.fetch(repo, [CONFIG_NAME], cache_dir))
-    weights = hub.fetch(repo, OPEN_CLIP_WEIGHTS, cache_dir)
-    if not isinstance(config.get("model_cfg"), dict):
-        raise InvalidCheckpointError(
-            f"The repository {repo} has no 'model_cfg' in its {CONFIG_NAME}.", hint="Use another model."
-        )
-    model = build(config["model_cfg"], weights)
+    """Load a Hugging Face hub repository in open_clip's format (``hf-hub:``)."""
+    config = _read_config(hub.fetch(repo, [CONFIG_NAME], cache_dir))
+    model = build(config["model_cfg"], hub.fetch(repo, WEIGHTS, cache_dir))
     tokenizer = open_clip.get_tokenizer(f"hf-hub:{repo}", cache_dir=cache_dir)
-    return wrap(model, tokenizer, config.get("preprocess_cfg", {}), name=f"hf-hub:{repo}", device=device, dtype=dtype)
+    return wrap(model, tokenizer, config["preprocess_cfg"], name=f"hf-hub:{repo}", device=device, dtype=dtype)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = read_config(path)
+    if not isinstance(config.get("model_cfg"), dict):
+        raise InvalidCheckpointError(f"'{path}' has no 'model_cfg'.", hint="It must describe an open_clip model.")
+    return {"preprocess_cfg": {}, **config}
 
 
 def load_named(name: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None) -> Encoder:
-    """A model of open_clip's own list, as ``architecture/weights``: ViT-B-16/openai."""
+    """Load a model of open_clip's list by ``architecture/weights``, such as ViT-B-16/openai."""
     architecture, _, tag = name.rpartition("/")
     source = open_clip.get_pretrained_cfg(architecture, tag)
     if not source:
         raise _unknown(name)
     config = copy.deepcopy(open_clip.get_model_config(architecture))
     config["quick_gelu"] = uses_quick_gelu(name, config, source)
-    weights = named_weights(name, source, cache_dir)
-    model = build(config, weights)
+    model = build(config, named_weights(name, source, cache_dir))
     tokenizer = open_clip.get_tokenizer(architecture, cache_dir=cache_dir)
     return wrap(model, tokenizer, source, name=name, device=device, dtype=dtype)
 
 
 def known_names() -> list[str]:
-    """All ``architecture/weights`` names of the installed open_clip."""
+    """Return all ``architecture/weights`` names of the installed open_clip."""
     return [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
 
 
 def build(config: dict[str, Any], weights: Path | None) -> nn.Module:
-    """The model that ``config`` describes, filled from ``weights``; leaves the global random state as it was."""
+    """Create the model of ``config`` and load ``weights``, without changing the global random state."""
     config = copy.deepcopy(config)
     if "multimodal_cfg" in config:
         raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
@@ -94,9 +83,7 @@ def build(config: dict[str, Any], weights: Path | None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             model: nn.Module = (CustomTextCLIP if custom else CLIP)(**config)
     except (TypeError, ValueError, KeyError, RuntimeError, AssertionError, ZeroDivisionError) as error:
-        raise InvalidCheckpointError(
-            f"The model's configuration can't be built: {error}.", hint="Check model_cfg."
-        ) from error
+        raise InvalidCheckpointError(f"The model can't be built: {error}.", hint="Check model_cfg.") from error
     if weights is not None:
         _fill(model, weights)
     return model
@@ -114,7 +101,7 @@ def _fill(model: nn.Module, weights: Path) -> None:
 
 
 def uses_quick_gelu(name: str, config: dict[str, Any], source: dict[str, Any]) -> bool:
-    """Whether QuickGELU is right for these weights: the tag knows, a plain architecture name does not."""
+    """Return whether weights were trained with QuickGELU, which depends on the tag, not on the architecture."""
     trained, stated = bool(source.get("quick_gelu", False)), bool(config.get("quick_gelu", False))
     if stated and not trained:
         raise InvalidCheckpointError(
@@ -125,21 +112,19 @@ def uses_quick_gelu(name: str, config: dict[str, Any], source: dict[str, Any]) -
 
 
 def named_weights(name: str, source: dict[str, Any], cache_dir: str | None) -> Path:
-    """The file with the weights that open_clip's row ``source`` names, fetched from the hub if it is not cached."""
+    """Return the file of the weights in open_clip's configuration ``source``; download it if it is not cached."""
     location = str(source.get("hf_hub", ""))
     if not location:
-        url = str(source.get("url", "an unknown place"))
-        raise refuse_pickle(url.rsplit("/", 1)[-1], "open_clip_model.safetensors")
+        raise refuse_pickle(str(source.get("url", name)).rsplit("/", 1)[-1], WEIGHTS[0])
     repo, _, file = location.rpartition("/")
     if not file:
-        return hub.fetch(repo, OPEN_CLIP_WEIGHTS[:2], cache_dir)
-    stem = file.rsplit(".", 1)[0]
-    return hub.fetch(repo, [f"{stem}.safetensors"], cache_dir)
+        return hub.fetch(repo, WEIGHTS[:2], cache_dir)
+    return hub.fetch(repo, [f"{file.rsplit('.', 1)[0]}.safetensors"], cache_dir)
 
 
 def _unknown(name: str) -> UnknownNameError:
     near = difflib.get_close_matches(name, known_names(), n=3, cutoff=0.5)
-    guess = f" Did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
+    guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UnknownNameError(
         f"Unknown model '{name}'.{guess}",
         hint="Accepted: a name that `poise list models` shows, such as pocket or ViT-B-16/openai, or local-dir:PATH.",

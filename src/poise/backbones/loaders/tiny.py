@@ -1,4 +1,4 @@
-"""A small seeded CLIP with random weights, for tests and demonstrations: it classifies nothing, but runs everywhere."""
+"""A small CLIP with seeded random weights for tests and demonstrations; its predictions are meaningless."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CONFIG = {
 
 
 def tiny_model(seed: int = 0) -> CLIP:
-    """The open_clip model behind ``tiny``; leaves the global random state as it was."""
+    """Create the open_clip model of ``tiny`` without changing the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = CLIP(**CONFIG)
         with torch.no_grad():
-            # A fresh model's texts are nearly alike; wider token vectors make its predictions differ between labels.
+            # Text features of an untrained model are nearly equal; larger embeddings make its predictions differ.
             model.token_embedding.weight.mul_(10.0)
             model.positional_embedding.mul_(10.0)
             model.logit_scale.fill_(math.log(100.0))
@@ -33,5 +33,5 @@ def tiny_model(seed: int = 0) -> CLIP:
 
 
 def load_tiny(*, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Encoder:
-    """The encoder called ``tiny``."""
+    """Load the encoder ``tiny``."""
     return wrap(tiny_model(seed), SimpleTokenizer(), {}, name="tiny", device=device, dtype=dtype)

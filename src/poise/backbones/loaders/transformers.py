@@ -1,4 +1,4 @@
-"""transformers checkpoints as encoders: CLIP through the shared-prefix path, SigLIP and SigLIP2 through the general."""
+"""Encoders of CLIP, SigLIP and SigLIP2 checkpoints of transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillo
 def load_transformers(
     source: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None
 ) -> Encoder:
-    """A CLIP, SigLIP or SigLIP2 checkpoint: a folder that save_pretrained wrote, or a hub repository."""
+    """Load a checkpoint from a folder that save_pretrained wrote, or from a hub repository."""
     folder = Path(source).expanduser()
     if not folder.is_dir():
         if source.startswith((".", "/", "~")):
@@ -43,16 +43,9 @@ def load_transformers(
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
     bias = float(model.logit_bias.detach().double()) if family != "clip" else 0.0
     freeze(model, device, dtype)
-    image = _image_side(model, folder, family)
-    text = _text_side(model, folder, family)
-    return Encoder(
-        f"transformers:{source}",
-        image,
-        text,
-        scale=scale,
-        bias=bias,
-        activation="softmax" if family == "clip" else "sigmoid",
-    )
+    image, text = _image_side(model, folder, family), _text_side(model, folder, family)
+    activation = "softmax" if family == "clip" else "sigmoid"
+    return Encoder(f"transformers:{source}", image, text, scale=scale, bias=bias, activation=activation)
 
 
 def _model(folder: Path) -> Any:
@@ -69,20 +62,16 @@ def _model(folder: Path) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # reported below with both shapes instead
+            ignore_mismatched_sizes=True,  # reported below
             output_loading_info=True,
         )
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise InvalidCheckpointError(f"'{folder}' can't be loaded: {error}.", hint="Download it again.") from error
+    wrong = [f"{key}: {tuple(a)} in the file, {tuple(b)} in the model" for key, a, b in report["mismatched_keys"]]
+    wrong += [f"{key}: missing" for key in sorted(report["missing_keys"])]
+    if wrong:
         raise InvalidCheckpointError(
-            f"'{folder}' can't be loaded: {error}.", hint="Get the checkpoint again."
-        ) from error
-    wrong = [
-        f"{key}: {tuple(one)} in the file, {tuple(two)} in the model" for key, one, two in report["mismatched_keys"]
-    ]
-    missing = [f"{key}: missing" for key in sorted(report["missing_keys"])]
-    if wrong or missing:
-        raise InvalidCheckpointError(
-            f"The weights in '{folder}' do not fit its configuration: {'; '.join([*wrong, *missing][:5])}.",
+            f"The weights in '{folder}' do not fit its configuration: {'; '.join(wrong[:5])}.",
             hint="The weights and config.json must come from the same model.",
         )
     return model
@@ -91,7 +80,7 @@ def _model(folder: Path) -> Any:
 def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
     processing = read_config(folder / "preprocessor_config.json")
     vision = model.config.vision_config
-    grid = round(getattr(vision, "num_patches", 0) ** 0.5)  # of SigLIP2, which takes patches instead of an image
+    grid = round(getattr(vision, "num_patches", 0) ** 0.5)  # for SigLIP2, whose input is patches instead of an image
     size = grid * vision.patch_size if family == "siglip2" else vision.image_size
     spec = ImageSpec(
         size=int(size),
@@ -103,22 +92,19 @@ def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
     )
 
     def encode(views: Tensor) -> Tensor:
-        if family != "siglip2":
-            return _pooled(model.get_image_features(pixel_values=views))
-        side = vision.patch_size
-        patches = views.unflatten(3, (grid, side)).unflatten(2, (grid, side))  # [N, 3, g, s, g, s]
-        patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # [N, g * g, s * s * 3]
-        mask = torch.ones(patches.shape[:2], dtype=torch.int32, device=views.device)
-        shapes = torch.full((len(views), 2), grid, device=views.device)
-        features = model.get_image_features(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=shapes)
-        return _pooled(features)
+        inputs = {"pixel_values": views}
+        if family == "siglip2":
+            side = vision.patch_size
+            patches = views.unflatten(3, (grid, side)).unflatten(2, (grid, side))  # [N, 3, g, s, g, s]
+            patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # [N, g * g, s * s * 3]
+            mask = torch.ones(patches.shape[:2], dtype=torch.int32, device=views.device)
+            shapes = torch.full((len(views), 2), grid, device=views.device)
+            inputs = {"pixel_values": patches, "pixel_attention_mask": mask, "spatial_shapes": shapes}
+        output = model.get_image_features(**inputs)
+        features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+        return features
 
     return ImageSide(spec, encode)
-
-
-def _pooled(output: Any) -> Tensor:
-    features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    return features
 
 
 def _text_side(model: Any, folder: Path, family: str) -> TextSide:
@@ -135,9 +121,9 @@ def _tokenizer(folder: Path, *, right: bool) -> tuple[Tokenizer, int]:
     from transformers import AutoTokenizer
 
     if not any((folder / name).is_file() for name in _VOCABULARIES):
-        # transformers would make an empty tokenizer without a word
+        # transformers would create an empty tokenizer
         raise InvalidCheckpointError(
-            f"'{folder}' has no tokenizer.", hint=f"Add one of its files: {', '.join(_VOCABULARIES)}."
+            f"'{folder}' has no tokenizer.", hint=f"Add one of these files: {', '.join(_VOCABULARIES)}."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -147,9 +133,8 @@ def _tokenizer(folder: Path, *, right: bool) -> tuple[Tokenizer, int]:
             hint="Install it with: pip install sentencepiece.",
         ) from error
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InvalidCheckpointError(
-            f"'{folder}' has no readable tokenizer: {error}.", hint="Add its tokenizer files."
-        ) from error
+        message = f"'{folder}' has no readable tokenizer: {error}."
+        raise InvalidCheckpointError(message, hint="Add its tokenizer files.") from error
     if right and tokenizer.padding_side != "right":
         raise InvalidOptionError(f"The tokenizer in '{folder}' pads on the left.", hint="Set padding_side to 'right'.")
 
@@ -177,19 +162,14 @@ def _causal_tower(model: Any) -> CausalTower:
                 mlp=Mlp(layer.mlp.fc1, layer.mlp.activation_fn, layer.mlp.fc2),
             )
         )
-    positions = tower.embeddings.position_embedding.weight
-    return CausalTower(
-        tuple(blocks),
-        tower.embeddings.token_embedding,
-        positions,
-        lambda x: model.text_projection(tower.final_layer_norm(x)),
-    )
+    table, positions = tower.embeddings.token_embedding, tower.embeddings.position_embedding.weight
+    return CausalTower(tuple(blocks), table, positions, lambda x: model.text_projection(tower.final_layer_norm(x)))
 
 
 def _bidirectional(tower: Any) -> Callable[[Tensor, Tensor], Tensor]:
     def run(vectors: Tensor, _: Tensor) -> Tensor:
         hidden = tower.encoder(inputs_embeds=tower.embeddings(inputs_embeds=vectors)).last_hidden_state
-        features: Tensor = tower.head(tower.final_layer_norm(hidden[:, -1]))  # the last position, padding or not
+        features: Tensor = tower.head(tower.final_layer_norm(hidden[:, -1]))  # the last position, even if it is padding
         return features
 
     return run

@@ -30,7 +30,7 @@ class EveryPair:
         return torch.cat([self._encode(classes, prompt, *span) for span in spans], 1)
 
     def pullback_at(self, classes: ClassTokens, prompt: Prompt, unit: Callable[[Tensor], Tensor]) -> None:
-        """Nothing is faster than autograd here."""
+        """Return None: autograd is used."""
 
     def _encode(self, classes: ClassTokens, prompt: Prompt, start: int, stop: int) -> Tensor:
         part = classes.rows(start, stop)

@@ -19,9 +19,9 @@ class PromptedViT:
         self.width = int(visual.class_embedding.shape[0])
 
     def with_tokens(self, images: Tensor, layers: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Features [N, D], and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
+        """Return features [N, D], and the states [N, count, T, W] of all tokens at the input of blocks 0..count-1.
 
-        Each layer's own prompts are in place, last of the T tokens.
+        The prompts of each layer [N, 1 + J, M, W] are the last of the T tokens.
         """
         if layers.shape[1] > self.depth or layers.shape[-1] != self.width:
             raise InvalidOptionError(

@@ -1,4 +1,4 @@
-"""The head of a run's records: everything one has to know to repeat it, or to refuse to go on with it."""
+"""The header of a run: everything needed to repeat it, or to refuse to resume it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def header(
     sets: Mapping[str, ImageSet],
     chosen: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    """What ``run.json`` holds. ``chosen`` are the positions of each dataset's images that take part."""
+    """Return the content of ``run.json``; ``chosen`` are the positions of the images that take part, by dataset."""
     return {
         "format": FORMAT,
         "run": config.run_id,
@@ -49,7 +49,7 @@ def header(
 
 
 def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
-    """A dataset's identity: its classes in order and the ids and labels of the images that take part."""
+    """Return what identifies a dataset: its classes in order, and the ids and labels of the images that take part."""
     items = [images.items[position] for position in chosen]
     return {
         "folder": slug(images.name),
@@ -65,7 +65,7 @@ def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
 
 
 def fingerprint(texts: Iterable[str]) -> str:
-    """SHA-256 of texts in order."""
+    """Return the SHA-256 of texts in order."""
     state = hashlib.sha256()
     for text in texts:
         state.update(text.encode() + b"\0")
@@ -73,18 +73,18 @@ def fingerprint(texts: Iterable[str]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, poise, and the packages that numbers depend on."""
-    found = {"python": platform.python_version(), "poise": __version__}
+    """Return the versions of Python, poise, and the packages that numbers depend on."""
+    result = {"python": platform.python_version(), "poise": __version__}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            result[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            result[package] = "absent"
+    return result
 
 
 def commit() -> str | None:
-    """The commit that this copy of poise is at, with a mark if files differ from it; None outside a checkout."""
+    """Return the commit of this checkout of poise, marked if files differ from it; None outside a checkout."""
     root = Path(__file__).resolve().parents[4]
     if not (root / ".git").exists():
         return None
@@ -96,7 +96,7 @@ def commit() -> str | None:
 
 
 def device_name(device: str) -> str:
-    """The device in words: the GPU's name, or the processor's architecture."""
+    """Return the GPU's name, or the processor's architecture."""
     if device.startswith("cuda"):
         return str(torch.cuda.get_device_name(torch.device(device)))
     return f"{device} ({platform.machine()})"

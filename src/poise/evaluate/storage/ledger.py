@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from poise.storage import storage_errors
 class Ledger:
     """One JSON object per line: ``{"unit": ..., "sha256": ...}`` for a finished file, or ``{"event": ...}``.
 
-    Lines are only ever appended. The last line may be torn by a kill; it is then no line at all.
+    Lines are only ever appended. A kill may tear the last line, which is then ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,19 +34,13 @@ class Ledger:
             os.fsync(file.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
-        """All lines that can be read, oldest first."""
-        if not self.path.exists():
-            return []
-        found = []
-        for raw in self.path.read_bytes().split(b"\n"):
-            try:
-                line = json.loads(raw)
-            except ValueError:  # torn by a kill, or damaged: its unit counts as open
-                continue
-            if isinstance(line, dict):
-                found.append(line)
-        return found
+        """Return all lines that can be read, oldest first."""
+        lines = []
+        for raw in self.path.read_bytes().split(b"\n") if self.path.exists() else ():
+            with suppress(ValueError):  # torn by a kill, or damaged: its unit counts as unfinished
+                lines.append(json.loads(raw))
+        return [line for line in lines if isinstance(line, dict)]
 
     def finished(self) -> dict[str, dict[str, Any]]:
-        """Unit id -> the last line about it."""
+        """Return the last line about each unit, by its id."""
         return {str(line["unit"]): line for line in self.lines() if "unit" in line and "sha256" in line}

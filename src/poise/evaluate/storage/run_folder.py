@@ -1,4 +1,4 @@
-"""A run's folder: its lock, its header, and the files of its finished units."""
+"""A run's folder: its lock, its header, the files of its finished units, and its status."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from poise.errors import InvalidDatasetError, RunConflictError, StorageError
-from poise.evaluate.config import differences
 from poise.evaluate.storage.ledger import Ledger
-from poise.evaluate.units import Unit
+from poise.evaluate.units import Plan, Unit
 from poise.storage import TEMPORARY, checksum, storage_errors, write_atomic
 
 COMPARED = ("config", "methods", "datasets", "versions", "commit", "device")
-CODE = ("versions", "commit", "device")  # what ``allow_changes`` accepts
+CODE = ("versions", "commit", "device")  # may differ with ``allow_changes``
 
 
 @dataclass(frozen=True)
 class State:
-    """Which units are finished, and which files had to be given up."""
+    """The ids of the finished units, and of those whose file is missing or is not the one that was written."""
 
     finished: frozenset[str]
-    damaged: tuple[str, ...]  # ids of units whose file is gone or not the one that was written
+    damaged: tuple[str, ...]
 
 
 class RunFolder:
-    """``<runs>/<run id>``, held by one process at a time: use it as a context manager."""
+    """The folder ``<runs>/<run id>``; as a context manager it is locked for other processes."""
 
     def __init__(self, runs: str | Path, run_id: str) -> None:
         self.path = Path(runs) / run_id
@@ -52,7 +51,8 @@ class RunFolder:
                     f"Another process is writing the run '{self.run_id}' in '{self.path.parent}': {self._owner()}.",
                     hint="Wait for it, stop it, or give this run another name.",
                 ) from None
-            self._clear_leftovers()
+            for file in self.path.rglob(f"{TEMPORARY}*"):  # of a killed process
+                file.unlink(missing_ok=True)
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "command": sys.argv}
             (self.path / ".owner.json").write_text(json.dumps(owner))
         return self
@@ -63,11 +63,11 @@ class RunFolder:
         self._lock.release()
 
     def header(self) -> dict[str, Any] | None:
-        """The stored header; None where the run has not begun."""
+        """Return the stored header; None if the run has not begun."""
         return read_header(self.path) if (self.path / "run.json").exists() else None
 
     def begin(self, header: Mapping[str, Any], *, allow_changes: bool = False) -> None:
-        """Write the header of a new run, or refuse to go on with a run that was begun under another one."""
+        """Write the header of a new run, or refuse to resume a run with another header."""
         stored = self.header()
         if stored is None:
             text = json.dumps(header, indent=2, sort_keys=True, ensure_ascii=False)
@@ -84,16 +84,25 @@ class RunFolder:
             )
 
     def state(self, units: Iterable[Unit]) -> State:
-        """Which of ``units`` are finished; see `read_state`."""
-        return read_state(self.path, self.ledger, units)
+        """Compare the checksum of every unit's file with the ledger."""
+        lines = self.ledger.finished()
+        finished, damaged = set(), []
+        for unit in units:
+            if unit.id in lines:
+                file = self.path / unit.path
+                if file.is_file() and checksum(file.read_bytes()) == lines[unit.id]["sha256"]:
+                    finished.add(unit.id)
+                else:
+                    damaged.append(unit.id)
+        return State(frozenset(finished), tuple(damaged))
 
     def commit(self, unit: Unit, content: bytes, **facts: Any) -> None:
-        """Make a unit's file final: the file first, then its line in the ledger."""
+        """Write a unit's file, then its line in the ledger."""
         write_atomic(self.path / unit.path, content)
         self.ledger.append({"unit": unit.id, "sha256": checksum(content), "bytes": len(content), **facts})
 
     def check_space(self, needed: int) -> None:
-        """Refuse to begin what the disk can't hold."""
+        """Raise an error if the disk has too little space."""
         free = shutil.disk_usage(self.path).free
         if needed > free:
             raise StorageError(
@@ -107,29 +116,11 @@ class RunFolder:
             owner = json.loads((self.path / ".owner.json").read_text())
             return f"process {owner['pid']} on {owner['host']}"
         except (OSError, ValueError, KeyError):
-            return "owner not known"
-
-    def _clear_leftovers(self) -> None:
-        for file in self.path.rglob(f"{TEMPORARY}*"):
-            file.unlink(missing_ok=True)
-
-
-def read_state(folder: Path, ledger: Ledger, units: Iterable[Unit]) -> State:
-    """Look at the file of every unit that the ledger lists and compare its checksum."""
-    lines = ledger.finished()
-    finished, damaged = set(), []
-    for unit in units:
-        if unit.id in lines:
-            file = folder / unit.path
-            if file.is_file() and checksum(file.read_bytes()) == lines[unit.id]["sha256"]:
-                finished.add(unit.id)
-            else:
-                damaged.append(unit.id)
-    return State(frozenset(finished), tuple(damaged))
+            return "an unknown process"
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """What ``run.json`` in a run's folder says."""
+    """Read ``run.json`` in a run's folder."""
     file = folder / "run.json"
     try:
         content = json.loads(file.read_text("utf-8"))
@@ -143,13 +134,66 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def run_folders(runs: str | Path) -> Sequence[Path]:
-    """The run folders at or below a path, by name."""
+    """Return the run folders at or below a path, sorted by name."""
     root = Path(runs)
     if (root / "run.json").is_file():
         return [root]
     return sorted(header.parent for header in root.glob("*/run.json"))
 
 
+@dataclass(frozen=True)
+class Status:
+    """The progress of a run."""
+
+    run: str
+    units: int
+    finished: int
+    images: int  # times seeds
+    errors: int
+    damaged: tuple[str, ...]
+    command: tuple[str, ...]  # that started or last resumed the run
+
+
+def status(path: str | Path) -> Status:
+    """Count a run's finished units, without data or a model."""
+    folder = RunFolder(Path(path).parent, Path(path).name)
+    header = read_header(folder.path)
+    plan = Plan.of(header)
+    units = [
+        unit for name, entry in header["datasets"].items()
+        for unit in plan.units(name, str(entry["folder"]), range(int(entry["images"])))
+    ]  # fmt: skip
+    state = folder.state(units)
+    lines = [line for unit, line in folder.ledger.finished().items() if unit in state.finished]
+    starts = [line for line in folder.ledger.lines() if line.get("event") == "start" and line.get("command")]
+    return Status(
+        run=str(header["run"]),
+        units=len(units),
+        finished=len(lines),
+        images=sum(int(line["images"]) for line in lines),
+        errors=sum(int(line["errors"]) for line in lines),
+        damaged=state.damaged,
+        command=tuple(starts[-1]["command"]) if starts else (),
+    )
+
+
 def _comparable(header: Mapping[str, Any], allow_changes: bool) -> dict[str, Any]:
     compared = json.loads(json.dumps({key: header.get(key) for key in COMPARED}))
     return {key: value for key, value in compared.items() if not (allow_changes and key in CODE)}
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return each field that differs, as ``field: theirs -> ours``, nested fields with dots."""
+    lines = []
+    for key in sorted({*ours, *theirs}):
+        our, their = ours.get(key), theirs.get(key)
+        if isinstance(our, dict) and isinstance(their, dict):
+            lines += differences(our, their, f"{prefix}{key}.")
+        elif our != their:
+            lines.append(f"{prefix}{key}: {_short(their)} -> {_short(our)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,6 +1,6 @@
-"""What a newcomer waits for: import and load, one photo at 64 views and 10 labels, and peak memory.
+"""Times of a first use: import and load, one image with 64 views and 10 labels, and peak memory.
 
-python benchmarks/first_photo.py [--threads 2]
+python benchmarks/first_image.py [--threads 2]
 """
 
 from __future__ import annotations

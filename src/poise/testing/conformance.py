@@ -1,4 +1,4 @@
-"""What all conformance checks share: stating a rule, running all checks, and one pytest case for each."""
+"""Functions that all conformance checks use."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ if TYPE_CHECKING:
     import pytest
 
 T = TypeVar("T")
+LABELS = ("cat", "great white shark", "dog")  # of different lengths
 
 
 def require(condition: bool, rule: str) -> None:
-    """Raise AssertionError with ``rule`` where the condition doesn't hold; unlike ``assert``, also under ``-O``."""
+    """Raise AssertionError with ``rule`` if the condition is False; unlike ``assert``, also under ``-O``."""
     if not condition:
         raise AssertionError(rule)
 
 
 def run_checks(subject: T, checks: Sequence[Callable[[T], None]]) -> None:
-    """Run every check, whether or not others fail, and raise one AssertionError that lists all failures."""
+    """Run all checks and raise one AssertionError that lists all failures."""
     failures, first = [], None
     for check in checks:
         try:
             check(subject)
-        except Exception as error:  # what raises anything conforms no more than what breaks a rule
+        except Exception as error:  # any error is a failure
             first = first or error
             text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             failures.append(f"{check.__name__}: {text}")
@@ -35,11 +36,11 @@ def run_checks(subject: T, checks: Sequence[Callable[[T], None]]) -> None:
 def parametrize_checks(
     checks: Sequence[Callable[[T], None]], subjects: Mapping[str, Callable[[], T]]
 ) -> pytest.MarkDecorator:
-    """A pytest decorator that runs each check on each subject as a test of its own.
+    """Return a pytest decorator that runs each check on each subject as a separate test.
 
     Args:
         checks: `OBJECTIVE_CHECKS`, `BACKBONE_CHECKS` or `MEMORY_CHECKS`.
-        subjects: for each name, a function that makes the thing to judge; it is called inside the test.
+        subjects: For each name, a function that creates the object to test; it is called in the test.
 
     Example:
         @parametrize_checks(OBJECTIVE_CHECKS, {"entropy": Entropy})
