@@ -18,7 +18,7 @@ from poise.encoding.prompted_views import PromptedViews, pairs
 from poise.methods import Method
 from poise.tuning.episodic import EpisodicTuner
 from poise.tuning.gradient import Features
-from poise.tuning.loop import Problem
+from poise.tuning.loop import Problem, Scope
 from poise.types import ClassTokens, DualEncoder, Outputs, Prompt
 
 
@@ -109,8 +109,8 @@ class DeepTuner(EpisodicTuner):
         features = DeepFeatures(texts, images, tokens)
         return [
             CoupledProblem(
-                method, self._objectives.get(method.name), self.texts, untuned, prompt, self.init, features, True,
-                tower=self._tower, views=inputs,
+                method, self._objectives.get(method.name), self.texts, untuned, prompt, self.init, features,
+                Scope.SHARED, tower=self._tower, views=inputs,
             )
             for method in self.methods
         ]  # fmt: skip

@@ -16,7 +16,7 @@ from poise.prompts import init_prompt
 from poise.prompts.conditional import Conditional
 from poise.tuning.answer import stacked
 from poise.tuning.gradient import Features, objective_gradients
-from poise.tuning.loop import Problem, adapt
+from poise.tuning.loop import Problem, Scope, adapt
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
 MAX_TEXT_FEATURE_ELEMENTS = 1 << 25  # images x methods x classes x width of one group
@@ -77,13 +77,13 @@ class EpisodicTuner(ABC):
     def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
         """One problem per method."""
 
-    def _context_problems(self, inputs: Tensor, init: Prompt, texts: Tensor, *, shared: bool) -> list[ContextProblem]:
+    def _context_problems(self, inputs: Tensor, init: Prompt, texts: Tensor, scope: Scope) -> list[ContextProblem]:
         """The problems of images' features [B, V, D], from an init [1 or B, ...] with text features [1 or B, C, D]."""
         images = inputs.to(self.texts.encoder.device)
         logits = self.texts.logits(images, texts)  # [B, V, C]
         untuned, features = Outputs(images, texts.expand(len(images), -1, -1), logits, logits), Features(texts)
         return [
-            ContextProblem(method, self._objectives.get(method.name), self.texts, untuned, init, init, features, shared)
+            ContextProblem(method, self._objectives.get(method.name), self.texts, untuned, init, init, features, scope)
             for method in self.methods
         ]
 
@@ -115,7 +115,7 @@ class Tuner(EpisodicTuner):
         super().__init__(methods, ClassTexts(encoder, classes, init, tokens_per_pass=tokens_per_pass))
 
     def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
-        return self._context_problems(inputs, self.texts.init, self.texts.init_features(), shared=True)
+        return self._context_problems(inputs, self.texts.init, self.texts.init_features(), Scope.SHARED)
 
 
 class ConditionalTuner(EpisodicTuner):
@@ -129,7 +129,7 @@ class ConditionalTuner(EpisodicTuner):
 
     def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
         init = self.init.prompt(inputs[:, 0].to(self.init.context))
-        return self._context_problems(inputs, init, self.texts.features(init), shared=False)
+        return self._context_problems(inputs, init, self.texts.features(init), Scope.PER_IMAGE)
 
 
 def check_names(methods: Sequence[Method]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -26,6 +27,13 @@ P = TypeVar("P", bound=Parameters)
 F = TypeVar("F", bound=Features)
 
 
+class Scope(Enum):
+    """Whose parameters a problem has at the moment."""
+
+    SHARED = "shared"  # all images are at the init of the class texts, and share its features and graph
+    PER_IMAGE = "per image"
+
+
 @dataclass
 class Problem(ABC, Generic[P, F]):
     """B images that one method tunes; `adapt` steps it in place.
@@ -40,7 +48,7 @@ class Problem(ABC, Generic[P, F]):
     init_prompt: Prompt  # the prompt [B or 1, ...] of ``untuned``
     parameters: P  # what is tuned [rows, ...]; [1, ...] while all images share the init
     features: F  # those that follow from the parameters
-    shared: bool = False  # whether all images are at the init of the class texts, and share its features and graph
+    scope: Scope = Scope.PER_IMAGE
     losses: list[Tensor] = field(default_factory=list)  # [B] per step
 
     def __post_init__(self) -> None:
@@ -70,7 +78,7 @@ class Problem(ABC, Generic[P, F]):
     def differentiate(self) -> tuple[Tensor, F]:
         """Losses [n] and the gradient of the features."""
         assert self.objective is not None
-        if self.shared:
+        if self.scope is Scope.SHARED:
             return self.objective.at_shared(self.features, self.outputs, len(self.untuned.logits))
         return self.objective.at(self.features, self.outputs)
 
@@ -79,7 +87,7 @@ class Problem(ABC, Generic[P, F]):
         self.losses.append(cotangent.per_image(losses))
         gradient = self.gradient(cotangent, text_gradient)
         self.parameters, self.optimiser = self.optimiser.step(self.parameters, gradient)
-        self.shared = False
+        self.scope = Scope.PER_IMAGE
 
     def answer(self) -> Adapted:
         """The answer under the tuned prompt, and the init's for images where something is not finite."""
@@ -120,7 +128,7 @@ def _step(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:
     """One step of each problem: differentiate, pull back together, move, encode together."""
     pairs = [problem.differentiate() for problem in problems]
     cotangents = torch.cat([cotangent.texts for _, cotangent in pairs])
-    if problems[0].shared:
+    if problems[0].scope is Scope.SHARED:
         gradient = texts.pullback_to_init(cotangents)
     else:
         gradient = texts.pullback(joined([problem.text_prompt() for problem in problems]), cotangents)
