@@ -87,7 +87,10 @@ def markdown(tables: Sequence[Table]) -> str:
         out.append("|" + "---|" * table.texts + "---:|" * (len(table.columns) - table.texts))
         for line in table.lines:
             wrap = "*{}*" if line.quiet else "{}"
-            cells = [wrap.format(f"**{_pipe(str(cell))}**" if cell.best else _pipe(str(cell))) for cell in line.cells]
+            cells = [
+                wrap.format(f"**{_pipe(str(cell).strip())}**" if cell.best else _pipe(str(cell).strip()))
+                for cell in line.cells
+            ]
             out.append("| " + " | ".join(cell if cell.strip("*") else "" for cell in cells) + " |")
         out += ["", *(f"- {_pipe(note)}" for note in table.notes), ""]
     return "\n".join(out)
