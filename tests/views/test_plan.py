@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.views import ViewPlan, plan_views
 from poise.views.magnitudes import (
     OPERATIONS,
@@ -19,6 +19,7 @@ from poise.views.magnitudes import (
     solarize_threshold,
     translate_pixels,
 )
+from poise.views.recipe import ViewRecipe
 
 BOXES = [[105, 8, 359, 361], [255, 89, 210, 231], [111, 50, 310, 312]]
 FLIPS = [True, False, True]
@@ -129,3 +130,8 @@ def test_one_view_needs_no_numbers() -> None:
 def test_impossible_requests_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InvalidOptionError):
         plan_views(**{"size": (3, 3), **bad})  # type: ignore[arg-type]
+
+
+def test_an_unknown_view_engine_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'batched'"):
+        ViewRecipe(engine="batchd")

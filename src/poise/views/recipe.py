@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from poise.errors import UnknownNameError
 from poise.views.plan import ViewPlan, plan_views
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class ViewRecipe:
     crops: str = "bilinear"
     engine: str = DEFAULT_ENGINE
     first: int = 1
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UnknownNameError.of("view engine", self.engine, ENGINES)
 
     def plan(self, image: LoadedImage) -> ViewPlan:
         """Return the random parameters of the views of ``image``."""
