@@ -62,6 +62,14 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
     write_atomic(path, save(plain, metadata=dict(metadata)))
 
 
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  not a dict
+
+
 def checksum(content: bytes) -> str:
     """Return the SHA-256 hash in hexadecimal."""
     return hashlib.sha256(content).hexdigest()

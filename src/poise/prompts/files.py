@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from poise import __version__
 from poise.errors import InvalidCheckpointError
 from poise.prompts.tokens import tokenise
-from poise.storage import hash_names, save_tensors
+from poise.storage import hash_names, read_tensors, save_tensors
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 _FORMAT = "poise-prompt/1"
@@ -82,9 +82,7 @@ def save(path: str | Path, stored: StoredPrompt) -> None:
 def load(path: str | Path) -> StoredPrompt:
     """Read a prompt written by `save`."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        tensors, metadata = read_tensors(path)
     except FileNotFoundError:
         raise InvalidCheckpointError(f"There is no prompt file '{path}'.", hint="Make one with `poise fit`.") from None
     except (SafetensorError, OSError) as error:

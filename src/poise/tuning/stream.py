@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError
 from poise.methods import Method
 from poise.prompts import init_prompt
-from poise.storage import hash_names, save_tensors
+from poise.storage import hash_names, read_tensors, save_tensors
 from poise.tuning.answer import stacked
 from poise.tuning.dynaprompt import DynaPrompt, answer_next
 from poise.tuning.episodic import check_names
@@ -88,9 +88,7 @@ def save_memory(stream: DynaPrompt, path: str | Path) -> None:
 def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
     """Restore the memory that `save_memory` wrote."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        tensors, metadata = read_tensors(path)
     except (FileNotFoundError, SafetensorError, OSError) as problem:
         raise InvalidCheckpointError(
             f"'{path}' can't be read: {problem}.", hint="Start the stream from its first image."
