@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from poise.backbones.block import Block, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, freeze
+from poise.backbones.encoder import Encoder, ImageSide, TextSide, Weights, freeze
 from poise.backbones.load import ModelRow, models
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.vision.class_token import ClassTokenTower
@@ -79,7 +79,8 @@ def _encoder(device: torch.device, dtype: torch.dtype) -> Encoder:
     freeze(image, device, dtype)
     freeze(text, device, dtype)
     side = TextSide(_token_ids, text.table, SharedPrefix(text.tower()), _LENGTH, False, 0)
-    return Encoder(NAME, ImageSide(_SPEC, image.tower()), side, scale=100.0)
+    weights = Weights.of(nn.ModuleDict({"image": image, "text": text}))
+    return Encoder(NAME, ImageSide(_SPEC, image.tower()), side, weights, scale=100.0)
 
 
 def _token_ids(texts: Sequence[str]) -> list[list[int]]:

@@ -154,6 +154,18 @@ class ImagePrompts(Protocol):
         """The tower; None if it accepts no prompts."""
 
 
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """An encoder that can say which model it is, beyond its name.
+
+    Runs and prompt files record the fingerprint of such an encoder and refuse another one. An encoder without it works,
+    but nothing is recorded, and what was recorded with another encoder can't be used with it.
+    """
+
+    def fingerprint(self) -> str:
+        """Return a short hash of all that the features depend on: weights, preprocessing, tokenizer, scale, bias."""
+
+
 @dataclass(frozen=True)
 class Outputs:
     """The results of one forward pass: the input of objectives."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from poise.backbones import fingerprint
 from poise.errors import InvalidOptionError
 from poise.types import ClassTokens, ImageSpec, Prompt, PromptedImageTower
 
@@ -60,6 +62,19 @@ class ImageSide:
     prompted: PromptedImageTower | None = None
 
 
+@dataclass(frozen=True)
+class Weights:
+    """What a model's fingerprint is computed from, besides its tokenizer and preprocessing."""
+
+    tensors: Callable[[], Mapping[str, Tensor]]  # parameters and buffers by name, as in the checkpoint
+    structure: str  # settings that the tensors don't show
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Weights:
+        """Return the weights of a module."""
+        return cls(model.state_dict, fingerprint.structure(model))
+
+
 class Encoder:
     """A frozen CLIP-like model that implements `poise.types.DualEncoder`.
 
@@ -67,6 +82,7 @@ class Encoder:
         name: Name of the model.
         image: Image tower.
         text: Text tower.
+        weights: All weights of both towers, for the fingerprint.
         scale: Factor from cosine to logit.
         bias: Constant added to each logit (SigLIP).
         activation: "softmax" (CLIP) or "sigmoid" (SigLIP).
@@ -78,6 +94,7 @@ class Encoder:
         name: str,
         image: ImageSide,
         text: TextSide,
+        weights: Weights,
         *,
         scale: float,
         bias: float = 0.0,
@@ -94,10 +111,18 @@ class Encoder:
         self.device = text.table.weight.device
         self.dtype = text.table.weight.dtype
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)
-        self._image, self._text = image, text
+        self._image, self._text, self._weights = image, text, weights
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name} on {self.device} in {str(self.dtype).removeprefix('torch.')}>"
+
+    def fingerprint(self) -> str:
+        """Return a hash of the weights, preprocessing, tokenizer, scale and bias (`poise.backbones.fingerprint`)."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint.compute(self, self._weights.tensors(), self._weights.structure)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text with start and end tokens, neither padded nor truncated."""

@@ -11,7 +11,7 @@ from open_clip.transformer import ResidualAttentionBlock, TextTransformer, Visio
 from torch import Tensor, nn
 
 from poise.backbones.block import Block, Map, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
+from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
 from poise.backbones.text.every_pair import EveryPair
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.vision.class_token import ClassTokenTower
@@ -52,7 +52,8 @@ def wrap(
     forward = class_token_tower(model.visual) or model.visual
     image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
     activation = "softmax" if model.logit_bias is None else "sigmoid"
-    return Encoder(name, image, _text_side(model, tokenizer), scale=scale, bias=bias, activation=activation)
+    text, weights = _text_side(model, tokenizer), Weights.of(model)
+    return Encoder(name, image, text, weights, scale=scale, bias=bias, activation=activation)
 
 
 def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:

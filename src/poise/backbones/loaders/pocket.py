@@ -17,14 +17,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from poise.backbones.block import Block, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
+from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.fingerprint import structure
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.vision.efficientnet import EfficientNetLite
 from poise.errors import InvalidCheckpointError, ModelNotFoundError
 from poise.types import ImageSpec
 
 FOLDER = Path(__file__).parents[1] / "weights" / "pocket"
-Weights = dict[str, Tensor]
+State = dict[str, Tensor]
 
 
 def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLDER) -> Encoder:
@@ -44,9 +45,13 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
     trunk, head = EfficientNetLite(_below(weights, "visual.trunk.")), _linear(weights, "visual.head.proj")
     image_tower = nn.Sequential(trunk, head)
     freeze(image_tower, device, dtype)
-    text = _text_side({name: tensor.to(device, dtype) for name, tensor in weights.items()}, config["model_cfg"])
+    texts = {name: tensor.to(device, dtype) for name, tensor in weights.items() if not name.startswith("visual.")}
+    text = _text_side(texts, config["model_cfg"])
     scale = math.exp(float(weights["logit_scale"].double()))
-    return Encoder("pocket", ImageSide(_spec(config), image_tower), text, scale=scale)
+    hashed = Weights(
+        lambda: {**image_tower.state_dict(), **texts}, f"{structure(image_tower)}\n{config['model_cfg']['text_cfg']}"
+    )
+    return Encoder("pocket", ImageSide(_spec(config), image_tower), text, hashed, scale=scale)
 
 
 def _spec(config: dict[str, Any]) -> ImageSpec:
@@ -60,7 +65,7 @@ def _spec(config: dict[str, Any]) -> ImageSpec:
     )
 
 
-def _text_side(weights: Weights, config: dict[str, Any]) -> TextSide:
+def _text_side(weights: State, config: dict[str, Any]) -> TextSide:
     heads, layers = int(config["text_cfg"]["heads"]), int(config["text_cfg"]["layers"])
     blocks = tuple(_block(_below(weights, f"transformer.resblocks.{layer}."), heads) for layer in range(layers))
     table = nn.Embedding.from_pretrained(weights["token_embedding.weight"])
@@ -70,7 +75,7 @@ def _text_side(weights: Weights, config: dict[str, Any]) -> TextSide:
     return TextSide(_tokenizer(), table, SharedPrefix(tower), len(positions), False, 0)
 
 
-def _block(weights: Weights, heads: int) -> Block:
+def _block(weights: State, heads: int) -> Block:
     return Block(
         heads=heads,
         weight=weights["attn.in_proj_weight"],
@@ -82,11 +87,11 @@ def _block(weights: Weights, heads: int) -> Block:
     )
 
 
-def _below(weights: Weights, prefix: str) -> Weights:
+def _below(weights: State, prefix: str) -> State:
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def _linear(weights: Weights, name: str) -> nn.Linear:
+def _linear(weights: State, name: str) -> nn.Linear:
     state = _below(weights, f"{name}.")
     outputs, inputs = state["weight"].shape
     linear = nn.Linear(inputs, outputs, bias="bias" in state, device="meta")
@@ -94,7 +99,7 @@ def _linear(weights: Weights, name: str) -> nn.Linear:
     return linear.requires_grad_(False)
 
 
-def _norm(weights: Weights, name: str) -> nn.LayerNorm:
+def _norm(weights: State, name: str) -> nn.LayerNorm:
     state = _below(weights, f"{name}.")
     norm = nn.LayerNorm(len(state["weight"]), device="meta")
     norm.load_state_dict(state, assign=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from poise.backbones.block import Block, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, freeze
+from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
 from poise.backbones.loaders import hub
 from poise.backbones.loaders.checkpoint import check_readable, find_weights, read_config
 from poise.backbones.text.every_pair import EveryPair
@@ -45,7 +45,8 @@ def load_transformers(
     freeze(model, device, dtype)
     image, text = _image_side(model, folder, family), _text_side(model, folder, family)
     activation = "softmax" if family == "clip" else "sigmoid"
-    return Encoder(f"transformers:{source}", image, text, scale=scale, bias=bias, activation=activation)
+    weights = Weights.of(model)
+    return Encoder(f"transformers:{source}", image, text, weights, scale=scale, bias=bias, activation=activation)
 
 
 def _model(folder: Path) -> Any:
