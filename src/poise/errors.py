@@ -85,6 +85,12 @@ class InvalidCheckpointError(PoiseError, ValueError):
     code = "bad_checkpoint"
 
 
+class InvalidCalibrationError(PoiseError, ValueError):
+    """A calibration that is damaged, was made under other conditions, or does not allow what is asked for."""
+
+    code = "bad_calibration"
+
+
 class InvalidDatasetError(PoiseError, ValueError):
     """A dataset that is missing, damaged, or in an unknown layout."""
 

@@ -9,6 +9,7 @@ import typer
 
 from poise import __version__
 from poise.cli.bench import app as bench_app
+from poise.cli.calibrate import calibrate
 from poise.cli.classify import classify
 from poise.cli.data import app as data_app
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
@@ -20,6 +21,7 @@ from poise.errors import PoiseError, StorageError
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
 app.command("classify")(classify)
+app.command("calibrate")(calibrate)
 app.command("list")(list_names)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -17,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli import rows
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
-from poise.storage import printable, safe_cell
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
     from poise.inference.ray_classifier import ClusterClassifier
-    from poise.inference.results import Result
 
 
 Format = StrEnum("Format", ["table", "json", "csv"])
@@ -33,6 +28,7 @@ EngineName = StrEnum("EngineName", ["local", "ray"])
 
 
 def classify(
+    ctx: typer.Context,
     images: Annotated[
         list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
     ],
@@ -58,6 +54,18 @@ def classify(
     on_long_label: Annotated[
         LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")
     ] = LongLabel.error,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="File of `poise calibrate`. It also sets the labels, the model and the other options below, "
+                          "unless you give them."),
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong."),
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With --format json: add intermediate results.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
@@ -65,18 +73,27 @@ def classify(
     actors: Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")] = 0,
 ) -> None:
     """Classify images and print a calibrated confidence for each."""
-    names = _labels(labels, labels_file)
+    names = None
+    if calibration is None or labels is not None or labels_file is not None:
+        names = labels_from(labels, labels_file)
     paths = _paths(images)
     from poise import methods
 
     chosen = methods.names() if method == "all" else [name.strip() for name in method.split(",") if name.strip()]
-    options = {
+    options: dict[str, Any] = {
         "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
-        "on_long_label": on_long_label.value,
+        "on_long_label": on_long_label.value, "coverage": coverage, "max_error": max_error,
     }  # fmt: skip
+    if calibration is not None:
+        from poise.calibration import Calibration
+
+        stored = Calibration.load(calibration)
+        given = {name for name in options if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
+        options |= {name: value for name, value in stored.options().items() if name not in given}
+        options |= {"calibration": stored, "labels": names or list(stored.conditions.labels)}
     classifier = _classifier(options, engine, address, actors)
-    _print_rows(classifier.each(paths, details=details), len(paths), chosen, output)
+    _print_rows(classifier.each(paths, details=details), len(paths), list(options["method"]), output)
 
 
 def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: Format) -> None:
@@ -84,16 +101,16 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
     outcomes: list[Any] = []
     try:
         with _sigterm_raises():
-            for outcome in _watched(stream, total):
+            for outcome in watched(stream, total):
                 outcomes.append(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are printed
         if outcomes or isinstance(stop, KeyboardInterrupt):
-            _echo(_RENDER[output](outcomes, methods))
+            _echo(rows.RENDER[output.value](outcomes, methods))
             typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
         if isinstance(stop, PoiseError):
             raise
         raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
-    _echo(_RENDER[output](outcomes, methods))
+    _echo(rows.RENDER[output.value](outcomes, methods))
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
         typer.echo(f"poise: {failed} of {len(outcomes)} images have no answer; their rows say why.", err=True)
@@ -132,7 +149,7 @@ def _classifier(
     return Classifier(**options)
 
 
-def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
+def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
     if (labels is None) == (labels_file is None):
         raise InvalidLabelsError(
             "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
@@ -141,7 +158,7 @@ def _labels(labels: str | None, labels_file: Path | None) -> list[str]:
         return [label.strip() for label in (labels or "").split(",")]
     from poise.prompts.labels import read_labels
 
-    return read_labels(labels_file)
+    return readlabels_from(labels_file)
 
 
 def _paths(images: list[str]) -> list[Path]:
@@ -154,7 +171,7 @@ def _paths(images: list[str]) -> list[Path]:
     return paths
 
 
-def _watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
+def watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
     """Yield the same outcomes, with a progress bar on a terminal."""
     if not sys.stderr.isatty() or total < 2:
         yield from outcomes
@@ -165,73 +182,6 @@ def _watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
     yield from track(outcomes, total=total, description="classifying", console=Console(stderr=True), transient=True)
 
 
-def _as_table(outcomes: list[Any], methods: list[str]) -> str:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("image", "method", "label", "confidence", "margin", "entropy", "next"):
-        table.add_column(heading, justify="right" if heading in ("confidence", "margin", "entropy") else "left")
-    errors = []
-    for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
-        if not isinstance(outcome, dict):
-            table.add_row(Text(printable(image)), "error", "(below)", "", "", "", "", style="red")
-            errors.append(printable(f"{image}: {outcome.message}"))
-            continue
-        for at, name in enumerate(methods):
-            cells = [image if at == 0 else "", *_table_row(outcome[name])]
-            table.add_row(*(Text(printable(cell)) for cell in cells))  # not markup: a label may contain [brackets]
-    buffer = io.StringIO()
-    terminal = sys.stdout.isatty()
-    Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
-    return "\n".join([buffer.getvalue().rstrip("\n"), *errors, ""])
-
-
-def _short_names(outcomes: list[Any]) -> list[str]:
-    """Return file names without their folders, where that distinguishes the images."""
-    results = (next(iter(outcome.values())) if isinstance(outcome, dict) else outcome for outcome in outcomes)
-    sources = [result.source for result in results]
-    counts = Counter(Path(source).name for source in set(sources))
-    return [Path(source).name if counts[Path(source).name] == 1 else source for source in sources]
-
-
-def _table_row(result: Result) -> list[str]:
-    ranked = list(result.probabilities.items())
-    following = f"{ranked[1][0]} {ranked[1][1]:.3f}" if len(ranked) > 1 else "(one label only)"
-    label = f"{result.label} (un-tuned: tuning was not finite)" if result.fallback else result.label
-    numbers = [f"{value:.3f}" for value in (result.confidence, result.margin, result.entropy)]
-    return [result.method, label, *numbers, following]
-
-
-def _as_json(outcomes: list[Any], methods: list[str]) -> str:
-    rows: list[dict[str, Any]] = []
-    for outcome in outcomes:
-        if isinstance(outcome, dict):
-            rows += [outcome[name].to_dict() for name in methods]
-        else:
-            rows.append({"source": outcome.source, "error": {"code": outcome.code, "message": outcome.message}})
-    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _as_csv(outcomes: list[Any], methods: list[str]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["image", "method", "label", "confidence", "margin", "entropy", "fallback", "error"])
-    for outcome in outcomes:
-        if not isinstance(outcome, dict):
-            writer.writerow([safe_cell(outcome.source), "", "", "", "", "", "", safe_cell(outcome.message)])
-            continue
-        for name in methods:
-            result = outcome[name]
-            writer.writerow([safe_cell(result.source), name, safe_cell(result.label), repr(result.confidence),
-                             repr(result.margin), repr(result.entropy), result.fallback, ""])  # fmt: skip
-    return buffer.getvalue()
-
-
 def _echo(text: str) -> None:
     """Print text; file names that are not UTF-8 are escaped."""
     typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), nl=False)
-
-
-_RENDER = {Format.table: _as_table, Format.json: _as_json, Format.csv: _as_csv}

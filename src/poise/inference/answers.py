@@ -42,6 +42,7 @@ class Prediction:
     source: str
     notes: tuple[str, ...]  # changes beyond decoding when the image was read
     answers: Mapping[str, Answer]
+    key: str = ""  # hash of the pixels
 
 
 def answer_rows(

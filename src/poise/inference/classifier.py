@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import copy
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
-from poise import methods as method_table
 from poise.backbones import load_model
+from poise.backbones.fingerprint import fingerprint
+from poise.calibration import Calibration, Conditions
 from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
-from poise.inference.answers import Answer, Prediction
+from poise.inference import calibrating
+from poise.inference.answers import Prediction
+from poise.inference.guarantees import Guarantees, hash_prompt, read
+from poise.inference.options import ClassifierOptions, check_counts, find_methods
 from poise.inference.predictor import Predictor
-from poise.inference.results import Details, Failure, Result
+from poise.inference.results import Failure, Result, make_result
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
@@ -26,28 +30,10 @@ from poise.views import ViewRecipe
 DEFAULT_MODEL = "pocket"
 DEFAULT_METHOD = "kld+cats"
 
+_KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
+
 Answers = dict[str, Result]  # by method
 R = TypeVar("R", Result, Answers)
-
-
-class TuningOptions(TypedDict, total=False):
-    """The keyword arguments that `Classifier` and `pipeline` share, for type checkers."""
-
-    context: str
-    init: str | Path | Prompt
-    views: int
-    augmix: bool
-    seed: int
-    on_long_label: str
-
-
-class ClassifierOptions(TuningOptions, total=False):
-    """The keyword arguments of `Classifier`, for type checkers."""
-
-    template: str | None
-    device: Any
-    dtype: Any
-    batch_size: int | None
 
 
 class Classifier(Generic[R]):
@@ -74,8 +60,14 @@ class Classifier(Generic[R]):
         dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16" or "float64".
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
+        calibration: what `calibrate` returned, or its file. Probabilities are then calibrated, and `Result.set_at`
+            works. Model, labels, method and views must be those of the calibration.
+        coverage: each result contains a prediction set, which contains the correct label for this share of images.
+        max_error: each result contains a decision to answer or to abstain, so that at most this share of the answers
+            is wrong.
 
     Raises:
+        InvalidCalibrationError: The calibration is of another classifier, or does not allow what is asked for.
         InvalidLabelsError: Labels are missing, blank, repeated or too long.
         InvalidOptionError, UnknownNameError: An option or a name is not valid.
 
@@ -118,6 +110,9 @@ class Classifier(Generic[R]):
         dtype: Any = "auto",
         batch_size: int | None = None,
         on_long_label: str = "error",
+        calibration: str | Path | Calibration | None = None,
+        coverage: float | None = None,
+        max_error: float | None = None,
     ) -> None:
         # Check all that does not depend on the model before loading it.
         check_counts(views, batch_size)
@@ -126,10 +121,16 @@ class Classifier(Generic[R]):
         self._several = not isinstance(method, str | Method)
         if not isinstance(init, Prompt):
             check_template(str(init), template)
+        if calibration is None and (coverage is not None or max_error is not None):
+            raise InvalidOptionError("coverage and max_error need a calibration.", hint="Make one with `calibrate`.")
+        stored = None if calibration is None else read(calibration)
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         self.recipe = ViewRecipe(views, seed, augmix)
-        tuner = self._make_tuner(template, context, init, on_long_label)
-        self._predictor = Predictor(self.encoder, tuner, self.recipe, batch_size=batch_size or 0)
+        self._tuning, self._batch_size = (template, context, init, on_long_label), batch_size or 0
+        self._prepare()
+        self._guarantees = None
+        if stored is not None:
+            self._guarantees = Guarantees(stored, self.conditions(), self.methods, coverage, max_error)
 
     @overload
     def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[R]: ...
@@ -166,13 +167,24 @@ class Classifier(Generic[R]):
 
     def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Answers | Failure]:
         """Yield one outcome per image, in order: a dict of results by method, or a `Failure` with the reason."""
-        # Zero-shot uses the plain view only; the other views are needed for the details.
-        recipe = self.recipe if details or self._tunes() else ViewRecipe(1, self.recipe.seed)
-        for outcome in self._predictor.run(images, views=recipe):
+        for outcome in self.predictions(images, details=details):
             if isinstance(outcome, Failure):
                 yield outcome
+            elif self._guarantees and outcome.key in self._guarantees.images:
+                yield Failure(outcome.source, "calibration_image", _KNOWN_IMAGE)
             else:
-                yield {name: self._result(outcome, name, details) for name in outcome.answers}
+                yield {
+                    name: make_result(
+                        outcome, name, self.labels, self.encoder, guarantees=self._guarantees, details=details
+                    )
+                    for name in outcome.answers
+                }
+
+    def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Prediction | Failure]:
+        """Yield the methods' answers as arrays, before calibration."""
+        # Zero-shot uses the plain view only; the other views are needed for the details.
+        recipe = self.recipe if details or self._tunes() else ViewRecipe(1, self.recipe.seed)
+        return self._predictor.run(images, views=recipe)
 
     @overload
     def predict_proba(self: Classifier[Result], images: Iterable[Any]) -> np.ndarray: ...
@@ -194,10 +206,70 @@ class Classifier(Generic[R]):
         probs = np.array(values).reshape(len(names), len(rows), len(self.labels))
         return dict(zip(names, probs, strict=True)) if self._several else probs[0]
 
+    def calibrate(
+        self,
+        images: Sequence[Any],
+        labels: Sequence[str],
+        *,
+        coverage: Sequence[float] = (),
+        max_error: Sequence[float] = (),
+        delta: float = 0.05,
+        missing_labels: bool = False,
+    ) -> Calibration:
+        """Compare and calibrate the methods on labelled images of your own task.
+
+        Images should be drawn like those to be classified later; then, and only then, the guarantees hold.
+
+        Args:
+            images: as in a call; images that can't be read are left out with a warning, copies of an image too.
+            labels: the correct label of each image, one of ``self.labels``.
+            coverage: wanted coverages of prediction sets, such as [0.9].
+            max_error: wanted shares of wrong answers, such as [0.05].
+            delta: probability with which a certified threshold may fail.
+            missing_labels: whether some of ``self.labels`` may have no image.
+
+        Raises:
+            InvalidCalibrationError: There are too few images for the wanted guarantees (said before any work), a label
+                has no image, one image has two labels, or a method learns from the images before.
+
+        Example:
+            >>> import numpy as np
+            >>> classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu")
+            >>> images = list(np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8))
+            >>> calibration = classify.calibrate(images, ["cat", "dog"] * 10, coverage=[0.9])
+            >>> calibrated = Classifier(
+            ...     ["cat", "dog"], model="tiny", method="zero-shot", device="cpu", calibration=calibration)
+            >>> len(calibrated(np.zeros((32, 32, 3), np.uint8)).set_at(0.9)) in (1, 2)
+            True
+        """
+        return calibrating.calibrate(
+            self, images, labels, coverage=coverage, max_error=max_error, delta=delta, missing_labels=missing_labels
+        )
+
+    def conditions(self) -> Conditions:
+        """Return what answers depend on beside the image and the method."""
+        texts, recipe = self.tuner.texts, self.recipe
+        return Conditions(
+            model=self.encoder.name, fingerprint=fingerprint(self.encoder), labels=self.labels,
+            template=texts.classes.template, init=hash_prompt(texts.init), views=recipe.views, augmix=recipe.augmix,
+            seed=recipe.seed,
+        )  # fmt: skip
+
+    def only(self, method: str) -> Classifier[Any]:
+        """Return this classifier with one of its methods, on the same model."""
+        single = copy.copy(self)
+        single.methods = tuple(row for row in self.methods if row.name == method)
+        single._prepare()
+        return single
+
     def __repr__(self) -> str:
         labels, methods = reprlib.repr(self.labels), ", ".join(method.name for method in self.methods)
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
         return f"Classifier({len(self.labels)} labels: {labels}; {model})"
+
+    def _prepare(self) -> None:
+        self.tuner = self._make_tuner(*self._tuning)
+        self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self._batch_size)
 
     def _make_tuner(
         self, template: str | None, context: str, init: str | Path | Prompt, on_long_label: str
@@ -213,57 +285,6 @@ class Classifier(Generic[R]):
 
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)
-
-    def _result(self, prediction: Prediction, method: str, details: bool) -> Result:
-        answer = prediction.answers[method]
-        ranked = dict(sorted(self._by_label(answer.probs).items(), key=lambda item: -item[1]))
-        top = list(ranked.values())
-        return Result(
-            label=next(iter(ranked)),
-            confidence=top[0],
-            probabilities=ranked,
-            entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
-            margin=top[0] - (top[1] if len(top) > 1 else 0.0),
-            method=method,
-            source=prediction.source,
-            fallback=answer.fallback,
-            degenerate=len(top) == 1,
-            notes=prediction.notes,
-            details=self._details(answer) if details else None,
-        )
-
-    def _details(self, answer: Answer) -> Details:
-        return Details(
-            init_probabilities=self._by_label(answer.init_probs),
-            target_probabilities=self._by_label(answer.target_probs),
-            view_confidences=tuple(answer.confidences.tolist()),
-            view_temperatures=tuple(answer.temperatures.tolist()),
-            selected_views=tuple(answer.selected.tolist()),
-            losses=tuple(answer.losses.tolist()),
-            logits=self._by_label(answer.logits),
-            scale=self.encoder.scale,
-            bias=self.encoder.bias,
-        )
-
-    def _by_label(self, values: np.ndarray) -> dict[str, float]:
-        return dict(zip(self.labels, values.tolist(), strict=True))
-
-
-def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method, ...]:
-    """Return the methods that the option ``method`` names."""
-    chosen = [method] if isinstance(method, str | Method) else list(method)
-    if not chosen:
-        raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
-    return tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
-
-
-def check_counts(views: object, batch_size: object) -> None:
-    """Raise an error if the number of views, or of images per batch, is not valid."""
-    views_hint, batch_size = " The plain image counts as a view.", 1 if batch_size is None else batch_size
-    for name, count, hint in (("views", views, views_hint), ("batch_size", batch_size, "")):
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InvalidOptionError(f"{name} is {count!r}.", hint=f"Use a whole number of at least 1.{hint}")
-
 
 def _or_raise(outcome: Answers | Failure) -> Answers:
     if isinstance(outcome, Failure):

@@ -15,14 +15,8 @@ from PIL import Image
 
 from poise.backbones import load_model
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
-from poise.inference.classifier import (
-    DEFAULT_METHOD,
-    DEFAULT_MODEL,
-    Classifier,
-    TuningOptions,
-    check_counts,
-    find_methods,
-)
+from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL, Classifier
+from poise.inference.options import TuningOptions, check_counts, find_methods
 from poise.inference.results import Result
 from poise.methods import Method
 from poise.types import DualEncoder

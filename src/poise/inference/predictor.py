@@ -130,7 +130,7 @@ class Predictor:
                 elif (row := next(rows)) is None:
                     yield Failure(image.source, "non_finite", _NOT_FINITE)
                 else:
-                    yield Prediction(image.source, image.notes, row)
+                    yield Prediction(image.source, image.notes, row, image.key)
 
     def features(self, sources: Iterable[Source]) -> Iterator[Tensor | Failure]:
         """Yield each image's unit features [V, D], on the CPU."""

@@ -14,8 +14,9 @@ from poise.cluster.connection import is_gpu
 from poise.cluster.pool import Pool
 from poise.errors import PoiseError
 from poise.images import LoadedImage, read_image
-from poise.inference.classifier import Answers, Classifier, check_counts, find_methods
+from poise.inference.classifier import Answers, Classifier
 from poise.inference.limits import default_batch_size
+from poise.inference.options import check_counts, find_methods
 from poise.inference.results import Failure
 from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels

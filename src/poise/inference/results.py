@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any
 
-from poise.loading.sources import Failure
+import numpy as np
 
-__all__ = ["Details", "Failure", "Result"]
+from poise.errors import InvalidOptionError
+from poise.inference.answers import Answer, Prediction
+from poise.inference.guarantees import CalibratedAnswer, Decision, Guarantees
+from poise.loading.sources import Failure
+from poise.types import DualEncoder
+
+__all__ = ["Decision", "Details", "Failure", "Result", "make_result"]
 
 _SHOWN = 10  # labels shown in a notebook
 
@@ -47,14 +54,39 @@ class Result:
     degenerate: bool  # there is only one label, whose probability is 1 for any image
     notes: tuple[str, ...] = ()  # changes when the image was read: first frame used, alpha blended with white, ...
     details: Details | None = None
+    raw_confidence: float | None = None  # before calibration; None without one
+    prediction_set: tuple[str, ...] | None = None  # at the classifier's coverage
+    decision: Decision | None = None  # at the classifier's max_error
+    calibrated: CalibratedAnswer | None = field(default=None, repr=False, compare=False)  # what `set_at` reads
 
     def top(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the ``k`` most probable labels with their probabilities, best first."""
         return list(self.probabilities.items())[:k]
 
+    def set_at(self, coverage: float, *, score: str = "lac", per_class: bool = False) -> tuple[str, ...]:
+        """Return the prediction set: labels that contain the correct one for this share of images, most probable first.
+
+        The guarantee holds on average over images like the calibration images. If no label is probable enough, the set
+        contains the most probable one.
+
+        Args:
+            coverage: the share, such as 0.9.
+            score: "lac" (the smallest sets on average), "aps" or "raps" (larger for images that are hard).
+            per_class: whether the guarantee is to hold for each class that has enough calibration images.
+
+        Raises:
+            InvalidOptionError: The classifier has no calibration, or it has too few images for this coverage.
+        """
+        if self.calibrated is None:
+            raise InvalidOptionError("This result has no prediction sets, because the classifier has no calibration.",
+                                     hint="Use Classifier(labels, calibration=...).")  # fmt: skip
+        return self.calibrated.set_at(coverage, score, per_class)
+
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None for numbers that are not finite."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)), parse_constant=lambda name: None)
+        plain = asdict(replace(self, calibrated=None))
+        del plain["calibrated"]
+        values: dict[str, Any] = json.loads(json.dumps(plain), parse_constant=lambda name: None)
         return values
 
     def _repr_html_(self) -> str:
@@ -67,3 +99,54 @@ class Result:
         more = len(self.probabilities) - _SHOWN
         rest = f"<tr><td colspan='3' style='text-align:left'>and {more} more</td></tr>" if more > 0 else ""
         return f"<table><caption>{escape(self.source)}, {escape(self.method)}</caption>{rows}{rest}</table>"
+
+
+def make_result(
+    prediction: Prediction, method: str, labels: tuple[str, ...], encoder: DualEncoder, *,
+    guarantees: Guarantees | None = None, details: bool = False,
+) -> Result:  # fmt: skip
+    """Return one method's answer for one image, calibrated if there are guarantees."""
+    answer = prediction.answers[method]
+    probs = answer.probs
+    added: dict[str, Any] = {}
+    if guarantees:
+        probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
+        added = {
+            "calibrated": calibrated, "raw_confidence": float(answer.probs.max()),
+            "prediction_set": None if guarantees.coverage is None else calibrated.set_at(guarantees.coverage),
+            "decision": guarantees.decision(method, answer.probs),
+        }  # fmt: skip
+    ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
+    top = list(ranked.values())
+    return Result(
+        label=next(iter(ranked)),
+        confidence=top[0],
+        probabilities=ranked,
+        entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
+        margin=top[0] - (top[1] if len(top) > 1 else 0.0),
+        method=method,
+        source=prediction.source,
+        fallback=answer.fallback,
+        degenerate=len(top) == 1,
+        notes=prediction.notes,
+        details=_details(answer, labels, encoder) if details else None,
+        **added,
+    )
+
+
+def _details(answer: Answer, labels: tuple[str, ...], encoder: DualEncoder) -> Details:
+    return Details(
+        init_probabilities=_by_label(labels, answer.init_probs),
+        target_probabilities=_by_label(labels, answer.target_probs),
+        view_confidences=tuple(answer.confidences.tolist()),
+        view_temperatures=tuple(answer.temperatures.tolist()),
+        selected_views=tuple(answer.selected.tolist()),
+        losses=tuple(answer.losses.tolist()),
+        logits=_by_label(labels, answer.logits),
+        scale=encoder.scale,
+        bias=encoder.bias,
+    )
+
+
+def _by_label(labels: tuple[str, ...], values: np.ndarray) -> dict[str, float]:
+    return dict(zip(labels, values.tolist(), strict=True))

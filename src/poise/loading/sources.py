@@ -59,6 +59,7 @@ class PlannedImage:
     source: str
     pixels: np.ndarray  # uint8 [H, W, 3]
     plan: ViewPlan
+    key: str = ""  # hash of the pixels
     notes: tuple[str, ...] = ()  # changes beyond decoding
     views: Tensor | None = None  # [V, 3, S, S], unless the device cuts them
 
@@ -73,7 +74,7 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
         return source
     try:
         image = _load(source)
-        return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.notes)
+        return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.key, image.notes)
     except PoiseError as error:
         return Failure(name_of(source), error.code, str(error))
     except OSError as error:

@@ -1,0 +1,176 @@
+"""`poise calibrate`: compare and calibrate methods on labelled images of the user's own task."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poise.cli.classify import LongLabel, labels_from, watched
+from poise.cli.listing import show
+from poise.errors import InvalidDatasetError, InvalidOptionError, PoiseError
+from poise.report.table import Cell, Line, Table
+
+if TYPE_CHECKING:
+    from poise.calibration import Calibration, MethodCalibration
+    from poise.metrics import Interval
+
+_MAX_ROWS = 1_000_000  # of a CSV file, in case it is a device that never ends
+_ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed table
+
+
+def calibrate(
+    images: Annotated[Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns "
+                                                "path and label.")],
+    out: Annotated[Path, typer.Option(help="Output file (JSON), for `poise classify --calibration`.")],
+    labels: Annotated[str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")] = None,
+    labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
+    missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
+    model: Annotated[str, typer.Option(help="Model (see `poise list models`).")] = "pocket",
+    method: Annotated[str, typer.Option(help="Comma-separated methods to compare.")] = "zero-shot,kld+cats",
+    coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
+    max_error: Annotated[
+        str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
+    ] = "",
+    confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
+    template: Annotated[
+        str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
+    ] = None,
+    init: Annotated[
+        str, typer.Option(help="Where tuning starts: a name of `poise list inits`, or a prompt file.")
+    ] = "template",
+    views: Annotated[int, typer.Option(help="Views per image, including the plain view.")] = 64,
+    augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or (on a CPU) float64.")] = "auto",
+    batch_size: Annotated[int | None, typer.Option(help="Images computed together.", show_default="by device")] = None,
+    on_long_label: Annotated[
+        LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")
+    ] = LongLabel.error,
+) -> None:  # fmt: skip
+    """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee."""
+    wanted, errors = _levels("--coverage", coverage), _levels("--max-error", max_error)
+    if not 0 < confidence < 1:
+        raise InvalidOptionError(f"--confidence is {confidence}.", hint="Give a number between 0 and 1, such as 0.95.")
+    paths, truth, known = _labelled(images)
+    if labels is not None or labels_file is not None:
+        known = labels_from(labels, labels_file)
+    from poise.inference import calibrating
+    from poise.inference.classifier import Classifier
+    from poise.prompts import check_labels
+
+    # All that does not depend on the model is checked before it is loaded.
+    methods = [name.strip() for name in method.split(",") if name.strip()]
+    calibrating.check_images(check_labels(known), truth, missing_labels=missing_labels)
+    limits = {"coverage": wanted, "max_error": errors, "delta": 1 - confidence}
+    calibrating.check_number(len(paths), methods=len(methods), **limits)  # type: ignore[arg-type]
+    classifier: Classifier = Classifier(
+        known, model, methods, template=template, init=init, views=views, augmix=augmix, seed=seed, device=device,
+        dtype=dtype, batch_size=batch_size, on_long_label=on_long_label.value,
+    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", UserWarning)
+        calibration = calibrating.calibrate(
+            classifier, paths, truth, missing_labels=missing_labels, watched=watched, **limits
+        )
+    for note in notes:
+        typer.echo(f"poise: {note.message}", err=True)
+    calibration.save(out)
+    for table in tables(calibration, errors or list(_ERRORS), wanted):
+        show(table)
+    typer.echo(f"\nRecommended: {calibration.reason}\nWritten: {out}. Use it with: poise classify IMAGES "
+               f"--calibration {out}")  # fmt: skip
+
+
+def tables(calibration: Calibration, errors: list[float], coverages: list[float]) -> list[Table]:
+    """Return what `poise calibrate` prints: the methods, their calibrators, and what can be promised."""
+    parts, count = calibration.methods.items(), len(calibration)
+    compared = tuple(Line((Cell(name), *_numbers(part))) for name, part in parts)
+    calibrators = tuple(
+        Line.of(name, part.calibrator.name, "; ".join(f"{key} {_text(value)}" for key, value in part.intervals.items()),
+                part.reason) for name, part in parts
+    )  # fmt: skip
+    promised = tuple(_promise(name, part, error) for name, part in parts for error in errors)
+    sets = tuple(_set_line(name, part, coverage) for name, part in parts for coverage in coverages)
+    confidence = f"{100 * calibration.confidence:.4g} %"
+    return [
+        Table(f"Methods on {count} images, before and after calibration (95 % confidence intervals)",
+              ("Method", "Accuracy %", "ECE %", "floor", "ECE after %", "floor", "NLL", "NLL after", "Brier",
+               "Brier after", "s per image"), compared,
+              ("After: each image is calibrated without using its own label (cross-validation). Floor: the ECE that "
+               "perfectly calibrated answers would have with so few images.",), texts=1),
+        Table("Calibrators", ("Method", "Calibrator", "Parameters", "Chosen because"), calibrators, texts=4),
+        Table("Thresholds", ("Method", "At most wrong", "Answer if confidence is at least", "Answered here", "Wrong"),
+              promised, (f"With {confidence} confidence for all methods together, on images like these.",), texts=2),
+        Table("Prediction sets (LAC)", ("Method", "Coverage", "Labels whose probability is at least"), sets,
+              ("Sets contain the correct label for this share of images like these, on average.",), texts=2),
+    ]  # fmt: skip
+
+
+def _numbers(part: MethodCalibration) -> list[Cell]:
+    before, after = part.before, part.after
+    percent = [(before["accuracy"], 100.0), (before["ece"], 100.0), (before["ece_floor"], 100.0),
+               (after["ece"], 100.0), (after["ece_floor"], 100.0)]  # fmt: skip
+    cells = [_cell(value, factor, 1) for value, factor in percent]
+    cells += [_cell(side[name], 1.0, 3) for name in ("nll", "brier") for side in (before, after)]
+    return [*cells, _cell(part.seconds, 1.0, 3)]
+
+
+def _cell(value: Interval, factor: float, digits: int) -> Cell:
+    number, low, high = (f"{factor * item:.{digits}f}" for item in value)
+    return Cell(number, f"({low} to {high})")
+
+
+def _text(value: Interval) -> str:
+    return f"{value.value:.3g} ({value.low:.3g} to {value.high:.3g})"
+
+
+def _promise(name: str, part: MethodCalibration, error: float) -> Line:
+    found = part.certificate(error)
+    if found.threshold is None:
+        return Line.of(name, f"{100 * error:g} %", "can't be certified", "", "")
+    share = f"{found.answered} of {found.images}"
+    return Line.of(name, f"{100 * error:g} %", f"{found.threshold:.4f}", share, f"{found.errors}")
+
+
+def _set_line(name: str, part: MethodCalibration, coverage: float) -> Line:
+    from poise.calibration import quantile
+
+    return Line.of(name, f"{100 * coverage:g} %", f"{1 - quantile(part.scores['lac'], coverage):.4f}")
+
+
+def _levels(option: str, text: str) -> list[float]:
+    try:
+        levels = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        levels = [0.0]
+    if not all(0 < level < 1 for level in levels):
+        raise InvalidOptionError(f"{option} is '{text}'.", hint="Give numbers between 0 and 1, such as 0.9,0.95.")
+    return levels
+
+
+def _labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
+    """Return the paths of the images, their labels, and the labels in order."""
+    if images.is_dir():
+        from poise.data import open_dataset
+
+        found = open_dataset(f"folder:{images}")
+        return [Path(str(item.source())) for item in found.items], [found.classes[item.label] for item in found.items], (
+            list(found.classes)
+        )
+    try:
+        with images.open(encoding="utf-8-sig", newline="") as file:
+            rows = [row for _, row in zip(range(_MAX_ROWS), csv.DictReader(file), strict=False)]
+            paths, truth = [images.parent / row["path"] for row in rows], [row["label"].strip() for row in rows]
+    except (OSError, ValueError, csv.Error, KeyError, TypeError, AttributeError) as problem:
+        raise InvalidDatasetError(
+            f"'{images}' can't be read as labelled images: {type(problem).__name__}: {problem}.",
+            hint="Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label",
+        ) from None
+    if not rows:
+        raise InvalidDatasetError(f"'{images}' has no rows.", hint="Its first line is path,label; then one per image.")
+    return paths, truth, list(dict.fromkeys(truth))

@@ -1,0 +1,122 @@
+"""Runs a classifier over labelled images to calibrate it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from poise.calibration import Answers, Calibration, assess, images_for_coverage, images_for_error
+from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.inference.answers import Prediction
+from poise.inference.guarantees import uniform
+from poise.inference.results import Failure
+from poise.prompts.labels import listed
+
+if TYPE_CHECKING:
+    from poise.inference.classifier import Classifier
+
+Watched = Callable[[Iterator[Any], int], Iterator[Any]]  # the same outcomes, with a progress bar
+
+TIMED = 5  # images that each method classifies by itself, for its time per image
+
+
+def _unwatched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
+    return outcomes
+
+
+def calibrate(
+    classifier: Classifier[Any], images: Sequence[Any], labels: Sequence[str], *, coverage: Sequence[float] = (),
+    max_error: Sequence[float] = (), delta: float = 0.05, missing_labels: bool = False, watched: Watched = _unwatched,
+) -> Calibration:  # fmt: skip
+    """Calibrate a classifier; see `Classifier.calibrate`."""
+    names = [method.name for method in classifier.methods]
+    if classifier.tuner.ordered:
+        raise InvalidCalibrationError(
+            f"{', '.join(names)}: answers depend on the images before.",
+            hint="They are not exchangeable with those of later images, so nothing can be promised. Use a method that "
+            "answers each image by itself.",
+        )
+    classes = check_images(classifier.labels, labels, missing_labels=missing_labels)
+    if len(images) != len(classes):
+        raise InvalidOptionError(
+            f"{len(images)} images and {len(classes)} labels were given.", hint="Give one label per image."
+        )
+    check_number(len(images), methods=len(names), coverage=coverage, max_error=max_error, delta=delta)
+    found = list(_answered(watched(classifier.predictions(images), len(images)), classes))
+    keys = [prediction.key for prediction, _ in found]
+    truth = np.array([label for _, label in found], dtype=np.int64)
+    answers = {}
+    for method in classifier.methods:
+        probs = np.array([prediction.answers[method.name].probs for prediction, _ in found])
+        answers[method.name] = Answers(method.settings(), probs, _seconds(classifier.only(method.name), images))
+    check_number(len(found), methods=len(names), coverage=coverage, max_error=max_error, delta=delta)
+    noise = np.array([uniform(key) for key in keys])
+    return assess(classifier.conditions(), answers, truth, noise, keys, delta=delta)
+
+
+def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels: bool = False) -> list[int]:
+    """Return the class of each image's label; every class needs an image unless ``missing_labels``."""
+    position = {label: at for at, label in enumerate(known)}
+    given = list(labels)
+    if unknown := sorted({repr(label) for label in given if label not in position}):
+        raise InvalidOptionError(f"Images have labels that the classifier has not: {listed(unknown)}.",
+                                 hint="Add them to the labels, or leave these images out.")  # fmt: skip
+    if not missing_labels and (missing := [repr(label) for label in known if label not in set(given)]):
+        raise InvalidCalibrationError(
+            f"There is no image of the label {listed(missing)}.",
+            hint="Add images of it, or allow that (missing_labels=True, --missing-labels): nothing is then known about "
+            "how that label's images are answered.",
+        )
+    return [position[label] for label in given]
+
+
+def check_number(
+    images: int, *, methods: int, coverage: Sequence[float], max_error: Sequence[float], delta: float
+) -> None:
+    """Raise an error if the guarantees that are asked for need more images."""
+    needed = {f"prediction sets with coverage {level:g}": images_for_coverage(level) for level in coverage}
+    for level in max_error:
+        needed[f"an error of at most {level:g} with confidence {1 - delta:g}"] = images_for_error(level, delta / methods)
+    needed["any calibration"] = 2
+    if problems := [f"{count} for {what}" for what, count in needed.items() if images < count]:
+        raise InvalidCalibrationError(
+            f"{images} images are too few: {'; '.join(problems)} at the very least.",
+            hint="Label more images, or ask for less. Several methods share the confidence: with one method fewer "
+            "images are needed.",
+        )
+
+
+def _answered(outcomes: Iterable[Prediction | Failure], classes: Sequence[int]) -> Iterator[tuple[Prediction, int]]:
+    """Yield the answers with their classes. Images without an answer, and copies of an image, are left out."""
+    seen: dict[str, tuple[str, int]] = {}
+    for outcome, label in zip(outcomes, classes, strict=True):
+        if isinstance(outcome, Failure):
+            warnings.warn(f"left out: {outcome.source}: {outcome.message}", stacklevel=4)
+            continue
+        if outcome.key not in seen:
+            seen[outcome.key] = outcome.source, label
+            yield outcome, label
+            continue
+        source, first = seen[outcome.key]
+        if first != label:
+            raise InvalidCalibrationError(
+                f"'{source}' and '{outcome.source}' are the same image with different labels.",
+                hint="Remove the one with the wrong label.",
+            )
+        warnings.warn(f"left out: {outcome.source} is a copy of {source}", stacklevel=4)
+
+
+def _seconds(classifier: Classifier[Any], images: Sequence[Any]) -> list[float]:
+    """Return the seconds that single images take, after a first one that is not counted."""
+    times = []
+    for image in islice(images, TIMED + 1):
+        start = time.perf_counter()
+        for _ in classifier.predictions([image]):
+            pass
+        times.append(time.perf_counter() - start)
+    return times[1:] or times

@@ -1,0 +1,139 @@
+"""What a calibration adds to an answer: calibrated probabilities, prediction sets, and whether to answer at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, images_for_coverage
+from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.methods import Method
+from poise.metrics.sample import Floats
+from poise.types import Prompt
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether an answer is confident enough to be used.
+
+    Attributes:
+        action: "answer" or "abstain".
+        threshold: the lowest confidence, before calibration, that is answered.
+        guarantee: what holds for the answers, in words.
+    """
+
+    action: Literal["answer", "abstain"]
+    threshold: float
+    guarantee: str
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedAnswer:
+    """One method's answer for one image under a calibration."""
+
+    part: MethodCalibration
+    labels: tuple[str, ...]
+    probs: Floats  # [C] before calibration
+    u: float  # of the image, for scores that break ties at random
+
+    def set_at(self, coverage: float, score: str = "lac", per_class: bool = False) -> tuple[str, ...]:
+        """Return the labels of the prediction set, most probable first."""
+        check_coverage(coverage, len(self.part.labels))
+        sets = self.part.sets(self.probs[None], coverage, np.array([self.u]), score=score, per_class=per_class)
+        order = np.argsort(-self.probs, kind="stable")
+        return tuple(self.labels[at] for at in order if sets.members[0, at])
+
+
+class Guarantees:
+    """Applies a calibration to the answers of a classifier.
+
+    Args:
+        calibration: the calibration, or its file.
+        conditions: what the classifier's answers depend on; they must be those of the calibration.
+        methods: the classifier's methods.
+        coverage: of the prediction sets; None for no sets.
+        max_error: certified share of wrong answers among those given; None to answer every image.
+    """
+
+    def __init__(
+        self, calibration: Calibration, conditions: Conditions, methods: tuple[Method, ...],
+        coverage: float | None, max_error: float | None,
+    ) -> None:  # fmt: skip
+        calibration.conditions.check(conditions)
+        self.labels, self.images, self.coverage = conditions.labels, calibration.images, coverage
+        self.confidence = calibration.confidence
+        self.parts = {method.name: calibration.method(method.name, method.settings()) for method in methods}
+        if coverage is not None:
+            check_coverage(coverage, len(calibration))
+        self.certificates: Mapping[str, Certificate] = {}
+        if max_error is not None:
+            self.certificates = {name: _certified(name, part, max_error) for name, part in self.parts.items()}
+
+    def answer(self, method: str, probs: Floats, key: str) -> tuple[Floats, CalibratedAnswer]:
+        """Return the calibrated probabilities [C] of an image, and what sets are made from."""
+        part = self.parts[method]
+        return part.calibrator.apply(probs[None])[0], CalibratedAnswer(part, self.labels, probs, uniform(key))
+
+    def decision(self, method: str, probs: Floats) -> Decision | None:
+        """Return whether to answer."""
+        if method not in self.certificates:
+            return None
+        certificate = self.certificates[method]
+        assert certificate.threshold is not None
+        action: Literal["answer", "abstain"] = "answer" if probs.max() >= certificate.threshold else "abstain"
+        return Decision(action, certificate.threshold, in_words(certificate.max_error, self.confidence))
+
+
+def read(calibration: str | Path | Calibration) -> Calibration:
+    """Return the calibration, which may be in a file."""
+    return calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
+
+
+def hash_prompt(prompt: Prompt) -> str:
+    """Return a hash of a prompt's values, rounded to float16."""
+    state = hashlib.sha256()
+    for name, part in prompt.parts().items():
+        state.update(name.encode() + part.half().cpu().contiguous().numpy().tobytes())
+    return state.hexdigest()[:16]
+
+
+def uniform(key: str) -> float:
+    """Return a number in [0, 1) that depends on the image's pixels only."""
+    return int.from_bytes(hashlib.sha256(f"u {key}".encode()).digest()[:6], "big") / 2**48
+
+
+def in_words(max_error: float, confidence: float) -> str:
+    """Return what a certified threshold promises."""
+    return (
+        f"Among images like the calibration images, at most {100 * max_error:.3g} % of the answers are wrong, with "
+        f"{100 * confidence:.4g} % confidence."
+    )
+
+
+def check_coverage(coverage: float, images: int) -> None:
+    """Raise an error unless prediction sets with this coverage can be made from so many images."""
+    if not 0 < coverage < 1:
+        raise InvalidOptionError(f"coverage is {coverage}.", hint="Give a number between 0 and 1, such as 0.9.")
+    if images < (needed := images_for_coverage(coverage)):
+        raise InvalidCalibrationError(
+            f"Prediction sets with coverage {coverage:g} need {needed} calibration images, and there are {images}.",
+            hint="Calibrate on more images, or ask for a lower coverage.",
+        )
+
+
+def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
+    certificate = part.certificate(max_error)
+    if certificate.threshold is None:
+        possible = next((level for level in range(1, 100) if part.certificate(level / 100).threshold is not None), None)
+        lowest = "No error below 100 % can be certified" if possible is None else f"The lowest is {possible} %"
+        raise InvalidCalibrationError(
+            f"{name}: no confidence threshold is certain to keep the error at {100 * max_error:g} % with these "
+            f"{len(part.labels)} calibration images.",
+            hint=f"{lowest}; or calibrate on more images.",
+        )
+    return certificate

@@ -1,0 +1,52 @@
+"""The options of `Classifier` and `pipeline`: their types, and checks that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from poise import methods as method_table
+from poise.calibration import Calibration
+from poise.errors import InvalidOptionError
+from poise.methods import Method
+from poise.types import Prompt
+
+
+class TuningOptions(TypedDict, total=False):
+    """The keyword arguments that `Classifier` and `pipeline` share, for type checkers."""
+
+    context: str
+    init: str | Path | Prompt
+    views: int
+    augmix: bool
+    seed: int
+    on_long_label: str
+
+
+class ClassifierOptions(TuningOptions, total=False):
+    """The keyword arguments of `Classifier`, for type checkers."""
+
+    template: str | None
+    device: Any
+    dtype: Any
+    batch_size: int | None
+    calibration: str | Path | Calibration | None
+    coverage: float | None
+    max_error: float | None
+
+
+def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method, ...]:
+    """Return the methods that the option ``method`` names."""
+    chosen = [method] if isinstance(method, str | Method) else list(method)
+    if not chosen:
+        raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
+    return tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
+
+
+def check_counts(views: object, batch_size: object) -> None:
+    """Raise an error if the number of views, or of images per batch, is not valid."""
+    views_hint, batch_size = " The plain image counts as a view.", 1 if batch_size is None else batch_size
+    for name, count, hint in (("views", views, views_hint), ("batch_size", batch_size, "")):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InvalidOptionError(f"{name} is {count!r}.", hint=f"Use a whole number of at least 1.{hint}")
