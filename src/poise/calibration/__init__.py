@@ -6,6 +6,7 @@
 'temperature'
 """
 
+from poise.calibration.assess import Answers, assess
 from poise.calibration.calibrators import (
     Beta,
     Calibrator,
@@ -26,9 +27,11 @@ from poise.calibration.conformal import (
     quantile,
     scores,
 )
+from poise.calibration.stored import Calibration, Conditions, MethodCalibration
 
 __all__ = [
-    "Beta", "Calibrator", "Certificate", "Choice", "ClassQuantiles", "PredictionSets", "Score", "Temperature",
-    "calibrator_from", "calibrators", "certify", "choose", "class_quantiles", "fit_beta", "fit_temperature",
-    "images_for_coverage", "images_for_error", "quantile", "scores", "upper_bound",
+    "Answers", "Beta", "Calibration", "Calibrator", "Certificate", "Choice", "ClassQuantiles", "Conditions",
+    "MethodCalibration", "PredictionSets", "Score", "Temperature", "assess", "calibrator_from", "calibrators",
+    "certify", "choose", "class_quantiles", "fit_beta", "fit_temperature", "images_for_coverage", "images_for_error",
+    "quantile", "scores", "upper_bound",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ class Choice:
         difference: loss of temperature minus loss of beta, mean over images.
         standard_error: of the difference; infinite for a single image.
         intervals: each parameter of the calibrator with its 95 % bootstrap interval over images.
+        held_out: probabilities [N, C], each image's calibrated by a fit without it.
     """
 
     calibrator: Calibrator
@@ -35,6 +36,7 @@ class Choice:
     difference: float
     standard_error: float
     intervals: Mapping[str, Interval]
+    held_out: Floats
 
 
 def choose(probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int = 4, seed: int = 0,
@@ -66,7 +68,8 @@ def choose(probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int 
     means = {"none": float(_log_loss(table.max(1), correct).mean()),
              **{kind.name: float(loss.mean()) for kind, loss in losses.items()}}  # fmt: skip
     return Choice(calibrator, _reason(kind, mean, error), means, mean, error,
-                  _intervals(calibrator, fit, resampled_counts(len(truth), resamples, seed)))  # fmt: skip
+                  _intervals(calibrator, fit, resampled_counts(len(truth), resamples, seed)),
+                  _held_out_probs(kind, fit, held[:parts], table))  # fmt: skip
 
 
 def _held_out(correct: Bools, truth: Ints, folds: int, repeats: int, seed: int) -> Floats:
@@ -77,6 +80,14 @@ def _held_out(correct: Bools, truth: Ints, folds: int, repeats: int, seed: int) 
         order = np.lexsort((generator.random(len(truth)), truth, correct))
         repeat[np.arange(len(truth)) % folds, order] = 1
     return held.reshape(-1, len(truth))
+
+
+def _held_out_probs(kind: type[Calibrator], fit: Fit, held: Floats, table: Floats) -> Floats:
+    """Return the probabilities [N, C] of each image under the fit without it, for the parts of one cross-validation."""
+    probs = np.empty_like(table)
+    for out, parameters in zip(held.astype(bool), fit.parameters(1 - held), strict=True):
+        probs[out] = kind(*parameters.tolist()).apply(table[out])
+    return probs
 
 
 def _held_out_losses(fit: Fit, held: Floats, correct: Bools) -> Floats:

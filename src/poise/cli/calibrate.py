@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from poise.cli.classify import LongLabel, labels_from, watched
 from poise.cli.listing import show
-from poise.errors import InvalidDatasetError, InvalidOptionError, PoiseError
+from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.report.table import Cell, Line, Table
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def calibrate(
     images: Annotated[Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns "
                                                 "path and label.")],
     out: Annotated[Path, typer.Option(help="Output file (JSON), for `poise classify --calibration`.")],
-    labels: Annotated[str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")
+    ] = None,
     labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
     missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
     model: Annotated[str, typer.Option(help="Model (see `poise list models`).")] = "pocket",
@@ -66,8 +68,8 @@ def calibrate(
     # All that does not depend on the model is checked before it is loaded.
     methods = [name.strip() for name in method.split(",") if name.strip()]
     calibrating.check_images(check_labels(known), truth, missing_labels=missing_labels)
-    limits = {"coverage": wanted, "max_error": errors, "delta": 1 - confidence}
-    calibrating.check_number(len(paths), methods=len(methods), **limits)  # type: ignore[arg-type]
+    limits: Any = {"coverage": wanted, "max_error": errors, "delta": 1 - confidence}
+    calibrating.check_number(len(paths), methods=len(methods), **limits)
     classifier: Classifier = Classifier(
         known, model, methods, template=template, init=init, views=views, augmix=augmix, seed=seed, device=device,
         dtype=dtype, batch_size=batch_size, on_long_label=on_long_label.value,
@@ -159,9 +161,8 @@ def _labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
         from poise.data import open_dataset
 
         found = open_dataset(f"folder:{images}")
-        return [Path(str(item.source())) for item in found.items], [found.classes[item.label] for item in found.items], (
-            list(found.classes)
-        )
+        truth = [found.classes[item.label] for item in found.items]
+        return [Path(str(item.source())) for item in found.items], truth, list(found.classes)
     try:
         with images.open(encoding="utf-8-sig", newline="") as file:
             rows = [row for _, row in zip(range(_MAX_ROWS), csv.DictReader(file), strict=False)]

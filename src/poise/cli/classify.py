@@ -56,8 +56,10 @@ def classify(
     ] = LongLabel.error,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="File of `poise calibrate`. It also sets the labels, the model and the other options below, "
-                          "unless you give them."),
+        typer.Option(
+            help="File of `poise calibrate`. It also sets the labels, the model and the other options below, "
+            "unless you give them."
+        ),
     ] = None,
     coverage: Annotated[
         float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
@@ -150,15 +152,17 @@ def _classifier(
 
 
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
+    """Return the labels that one of two options gives."""
     if (labels is None) == (labels_file is None):
         raise InvalidLabelsError(
             "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
         )
     if labels_file is None:
         return [label.strip() for label in (labels or "").split(",")]
+
     from poise.prompts.labels import read_labels
 
-    return readlabels_from(labels_file)
+    return read_labels(labels_file)
 
 
 def _paths(images: list[str]) -> list[Path]:

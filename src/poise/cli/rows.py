@@ -105,8 +105,9 @@ def as_csv(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
             writer.writerow([safe_cell(outcome.source), *[""] * len(_CSV), safe_cell(outcome.message)])
             continue
         for result in (outcome[name] for name in methods):
-            values = [value(result) for value in _CSV.values()]
-            writer.writerow([safe_cell(result.source), *("" if item is None else safe_cell(item) for item in values), ""])
+            values = (value(result) for value in _CSV.values())
+            cells = ["" if value is None else safe_cell(value) for value in values]
+            writer.writerow([safe_cell(result.source), *cells, ""])
     return buffer.getvalue()
 
 

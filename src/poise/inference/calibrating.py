@@ -81,7 +81,8 @@ def check_number(
     """Raise an error if the guarantees that are asked for need more images."""
     needed = {f"prediction sets with coverage {level:g}": images_for_coverage(level) for level in coverage}
     for level in max_error:
-        needed[f"an error of at most {level:g} with confidence {1 - delta:g}"] = images_for_error(level, delta / methods)
+        what = f"an error of at most {level:g} with confidence {1 - delta:g}"
+        needed[what] = images_for_error(level, delta / methods)
     needed["any calibration"] = 2
     if problems := [f"{count} for {what}" for what, count in needed.items() if images < count]:
         raise InvalidCalibrationError(

@@ -286,6 +286,7 @@ class Classifier(Generic[R]):
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)
 
+
 def _or_raise(outcome: Answers | Failure) -> Answers:
     if isinstance(outcome, Failure):
         kind = UnreadableImageError if outcome.code == UnreadableImageError.code else PoiseError

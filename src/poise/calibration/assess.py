@@ -1,0 +1,112 @@
+"""Turns the answers for labelled images into a `Calibration`: metrics, calibrators, scores and a recommendation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poise.calibration.choice import choose
+from poise.calibration.conformal import scores
+from poise.calibration.stored import Calibration, Conditions, MethodCalibration
+from poise.metrics.bootstrap import Estimate, Interval, estimate, resampled_counts
+from poise.metrics.sample import Floats, Ints, Sample
+
+METRICS = ("accuracy", "ece", "ece_floor", "nll", "brier")
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """One method's answers for the calibration images.
+
+    Attributes:
+        settings: the method's settings.
+        probs: its probabilities [n, C].
+        seconds: time per image of some of the images.
+    """
+
+    settings: Mapping[str, Any]
+    probs: Floats
+    seconds: Sequence[float]
+
+
+def assess(
+    conditions: Conditions, answers: Mapping[str, Answers], labels: Ints, u: Floats, keys: Sequence[str], *,
+    delta: float = 0.05,
+) -> Calibration:  # fmt: skip
+    """Return the calibration that the answers of several methods for n images give.
+
+    Thresholds are certified with probability 1 - delta for all methods together, so that the method may be chosen
+    after looking at them.
+
+    Args:
+        conditions: what the answers depend on beside the images.
+        answers: by name of the method.
+        labels: correct classes [n].
+        u: random numbers in [0, 1], one per image [n].
+        keys: hashes of the images.
+        delta: probability with which a certified threshold may fail.
+    """
+    parts, after = {}, {}
+    for name, answer in answers.items():
+        parts[name], after[name] = _assess(answer, labels, u, delta / len(answers))
+    recommended, reason = recommend({name: part.seconds.value for name, part in parts.items()}, after)
+    return Calibration(
+        conditions=conditions, methods=parts, recommended=recommended, reason=reason, images=frozenset(keys)
+    )
+
+
+def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[MethodCalibration, dict[str, Estimate]]:
+    sample, choice = Sample.of(answer.probs, labels), choose(answer.probs, labels)
+    before = estimate([sample], names=METRICS)
+    after = estimate([Sample.of(choice.held_out, labels)], names=METRICS)
+    part = MethodCalibration(
+        settings=answer.settings, labels=labels, confidence=sample.confidence, correct=sample.correct, delta=delta,
+        scores={name: scores.get(name).of_labels(answer.probs, labels, u) for name in scores},
+        calibrator=choice.calibrator, intervals=choice.intervals, reason=choice.reason,
+        before={name: value.interval for name, value in before.items()},
+        after={name: value.interval for name, value in after.items()}, seconds=_mean(answer.seconds),
+    )  # fmt: skip
+    return part, after
+
+
+def recommend(seconds: Mapping[str, float], after: Mapping[str, Mapping[str, Estimate]]) -> tuple[str, str]:
+    """Return the cheapest method that is not significantly worse than the best, and the reason in one sentence.
+
+    The best has the lowest Brier score after calibration. Worse means that the 95 % confidence interval of the paired
+    difference excludes 0, in the Brier score or in accuracy.
+
+    Args:
+        seconds: time per image, by method.
+        after: estimates of "brier" and "accuracy" after calibration on the same resamples, by method.
+    """
+    best = min(after, key=lambda name: after[name]["brier"].value)
+    good = [name for name in after if name == best or not _worse(after[name], after[best])]
+    chosen = min(good, key=lambda name: seconds[name])
+    score = f"Brier score {after[best]['brier'].value:.3f}"
+    if chosen == best:
+        cheaper = [name for name in after if seconds[name] < seconds[best]]
+        note = f"; {', '.join(cheaper)} cost less and are significantly worse" if cheaper else " and costs least"
+        return best, f"{best} has the best {score}{note if len(after) > 1 else ''}."
+    difference = after[chosen]["brier"] - after[best]["brier"]
+    low, high = difference.bounds
+    return chosen, (
+        f"{chosen} takes {seconds[chosen]:.3g} s per image instead of {seconds[best]:.3g} s, and is not significantly "
+        f"worse than {best}, which has the best {score} (difference {difference.value:+.3f}, 95 % confidence interval "
+        f"{low:+.3f} to {high:+.3f})."
+    )
+
+
+def _worse(one: Mapping[str, Estimate], other: Mapping[str, Estimate]) -> bool:
+    brier, accuracy = one["brier"] - other["brier"], one["accuracy"] - other["accuracy"]
+    return (brier.clear and brier.value > 0) or (accuracy.clear and accuracy.value < 0)
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    """Return the mean with its bootstrap interval."""
+    numbers = np.asarray(values, dtype=np.float64)
+    means = np.concatenate([counts @ numbers for counts in resampled_counts(len(numbers))]) / len(numbers)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(numbers.mean()), float(low), float(high))

@@ -1,0 +1,289 @@
+"""What labelled images say about a classifier's answers, and its JSON file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poise.calibration import conformal
+from poise.calibration.calibrators import Calibrator, calibrator_from
+from poise.calibration.certify import Certificate, certify
+from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.metrics.bootstrap import Interval
+from poise.metrics.sample import Bools, Floats, Ints
+from poise.storage import write_atomic
+
+FORMAT = "poise-calibration/1"
+_MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What answers depend on beside the image and the method. A calibration is valid under the same conditions only.
+
+    Attributes:
+        model: name of the model.
+        fingerprint: hash of its weights, preprocessing and tokenizer.
+        labels: the labels in order.
+        template: the prompt.
+        init: hash of the context that tuning starts from.
+        views: views per image.
+        augmix: whether views are mixed with AugMix.
+        seed: seed of the views, which are drawn from the seed and the image's pixels.
+    """
+
+    model: str
+    fingerprint: str
+    labels: tuple[str, ...]
+    template: str
+    init: str
+    views: int
+    augmix: bool
+    seed: int
+
+    def check(self, now: Conditions) -> None:
+        """Raise an error that names the first difference, with both values."""
+        for name in (field.name for field in fields(self)):
+            then, given = getattr(self, name), getattr(now, name)
+            if then == given or (name == "model" and self.fingerprint == now.fingerprint):
+                continue
+            if name == "labels":
+                then, given = _first_difference(then, given)
+            raise InvalidCalibrationError(
+                f"The calibration was made with {name} {then!r}, and this classifier has {given!r}.",
+                hint="Answers would differ from the calibrated ones. Use the same options, or run `poise calibrate` "
+                "again.",
+            )
+
+
+def _first_difference(then: Sequence[str], given: Sequence[str]) -> tuple[str, str]:
+    pairs = zip(then, given, strict=False)
+    at = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(then), len(given)))
+    old, new = (repr(names[at]) if at < len(names) else "nothing" for names in (then, given))
+    return f"{len(then)} labels, {old} at index {at}", f"{len(given)} labels, {new} at index {at}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MethodCalibration:
+    """One method's answers for the n calibration images, and the calibrator fitted to them.
+
+    Sets and thresholds use the method's own probabilities, not the calibrated ones: their guarantee then needs nothing
+    but exchangeable images, whatever calibrator was fitted.
+
+    Attributes:
+        settings: the method's settings.
+        labels: correct classes [n].
+        confidence: probability of the predicted class [n], before calibration.
+        correct: whether the prediction is correct [n].
+        scores: conformal scores [n] of the correct classes, by name of the score.
+        calibrator: maps the method's probabilities to calibrated ones.
+        intervals: each parameter of the calibrator with its 95 % confidence interval.
+        reason: why this calibrator was chosen.
+        before: metrics of the method's probabilities, with 95 % confidence intervals.
+        after: the same for calibrated probabilities; each image's calibrator was fitted without it.
+        seconds: time per image.
+        delta: probability with which a certified threshold may fail.
+    """
+
+    settings: Mapping[str, Any]
+    labels: Ints
+    confidence: Floats
+    correct: Bools
+    scores: Mapping[str, Floats]
+    calibrator: Calibrator
+    intervals: Mapping[str, Interval]
+    reason: str
+    before: Mapping[str, Interval]
+    after: Mapping[str, Interval]
+    seconds: Interval
+    delta: float
+
+    def sets(
+        self, probs: Floats, coverage: float, u: Floats, *, score: str = "lac", per_class: bool = False
+    ) -> conformal.PredictionSets:
+        """Return the prediction sets of N images.
+
+        Args:
+            probs: the method's probabilities [N, C].
+            coverage: share of images whose set contains the correct label, such as 0.9.
+            u: a number in [0, 1] for each image [N], which APS and RAPS need to break ties at random.
+            score: a row of `poise.calibration.conformal.scores`: "lac", "aps" or "raps".
+            per_class: whether coverage holds for each class that has enough calibration images.
+        """
+        row, scores = conformal.scores.get(score), self.scores[score]
+        quantile: float | Floats = conformal.quantile(scores, coverage)
+        if per_class:
+            quantile = conformal.class_quantiles(scores, self.labels, probs.shape[1], coverage).values
+        return row.sets(probs, quantile, u)
+
+    def certificate(self, max_error: float) -> Certificate:
+        """Return the lowest confidence above which at most ``max_error`` of the answers are wrong."""
+        return certify(self.confidence, self.correct, max_error, delta=self.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        arrays = {name: getattr(self, name).tolist() for name in ("labels", "confidence", "correct")}
+        return {
+            "settings": dict(self.settings), "calibrator": self.calibrator.to_dict(), "reason": self.reason,
+            "intervals": _rows(self.intervals), "delta": self.delta,
+            "before": _rows(self.before), "after": _rows(self.after), "seconds": list(self.seconds),
+            **arrays, "scores": {name: values.tolist() for name, values in self.scores.items()},
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MethodCalibration:
+        """Read what `to_dict` returned; every value is checked."""
+        labels = np.asarray(values["labels"])
+        confidence = _floats(values["confidence"], 0.0, 1.0)
+        correct = np.asarray(values["correct"])
+        scores = {name: _floats(values["scores"][name], -math.inf, math.inf) for name in conformal.scores}
+        if labels.dtype.kind != "i" or labels.ndim != 1 or not len(labels) or correct.dtype != bool:
+            raise ValueError("'labels' must be whole numbers and 'correct' true or false")
+        if {len(array) for array in (confidence, correct, *scores.values())} != {len(labels)}:
+            raise ValueError("its lists have different lengths")
+        delta = float(values["delta"])
+        if not 0 < delta < 1:
+            raise ValueError(f"'delta' is {delta}, not between 0 and 1")
+        return cls(
+            settings=dict(values["settings"]), labels=labels.astype(np.int64), confidence=confidence, correct=correct,
+            scores=scores, calibrator=calibrator_from(values["calibrator"]), reason=str(values["reason"]), delta=delta,
+            intervals=_intervals(values["intervals"]),
+            before=_intervals(values["before"]), after=_intervals(values["after"]),
+            seconds=Interval(*map(float, values["seconds"])),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Calibration:
+    """A classifier's answers for labelled images, and what they allow to promise for other images like them.
+
+    `Classifier.calibrate` and `poise calibrate` make it; `Classifier(labels, calibration=...)` uses it.
+
+    Attributes:
+        conditions: the model, labels and views that it is valid for.
+        methods: by name of the method.
+        recommended: the cheapest method that is not significantly worse than the best.
+        reason: why, in one sentence.
+        images: hashes of the images' pixels. These images are no test images.
+    """
+
+    conditions: Conditions
+    methods: Mapping[str, MethodCalibration]
+    recommended: str
+    reason: str
+    images: frozenset[str]
+
+    @property
+    def confidence(self) -> float:
+        """Probability with which the certified thresholds of all methods hold."""
+        return 1 - sum(part.delta for part in self.methods.values())
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.methods)
+        return f"Calibration({len(self)} images, {len(self.conditions.labels)} labels, methods {names})"
+
+    def method(self, name: str, settings: Mapping[str, Any]) -> MethodCalibration:
+        """Return the part for the method called ``name``, whose settings must be the calibrated ones."""
+        if name not in self.methods:
+            raise InvalidCalibrationError(
+                f"The calibration has no method '{name}'.", hint=f"It has: {', '.join(self.methods)}."
+            )
+        part, now = self.methods[name], json.loads(json.dumps(dict(settings)))
+        for key in part.settings.keys() | now.keys():
+            if part.settings.get(key) != now.get(key):
+                raise InvalidCalibrationError(
+                    f"The calibration was made with {name}'s {key} {part.settings.get(key)!r}, and this classifier has "
+                    f"{now.get(key)!r}.",
+                    hint="Use the same settings, or run `poise calibrate` again.",
+                )
+        return part
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of `poise.Classifier` of the calibration, with the recommended method."""
+        now = self.conditions
+        return {
+            "labels": list(now.labels), "model": now.model, "method": [self.recommended], "template": now.template,
+            "views": now.views, "augmix": now.augmix, "seed": now.seed,
+        }  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the calibration as JSON."""
+        values = {
+            "format": FORMAT, "conditions": asdict(self.conditions), "recommended": self.recommended,
+            "reason": self.reason, "images": sorted(self.images),
+            "methods": {name: part.to_dict() for name, part in self.methods.items()},
+        }  # fmt: skip
+        write_atomic(path, (json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read a file that `save` wrote.
+
+        Raises:
+            InvalidCalibrationError: The file can't be read, or is not a calibration.
+        """
+        try:
+            with open(path, "rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
+            return cls._from_dict(json.loads(content))
+        except KeyError as problem:
+            raise _unreadable(path, f"{problem} is missing") from None
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError, InvalidOptionError) as problem:
+            raise _unreadable(path, problem) from None
+
+    @classmethod
+    def _from_dict(cls, values: Any) -> Calibration:
+        if values["format"] != FORMAT:
+            raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
+        methods = {str(name): MethodCalibration.from_dict(part) for name, part in values["methods"].items()}
+        conditions = _conditions(values["conditions"])
+        if values["recommended"] not in methods:
+            raise ValueError(f"the recommended method {values['recommended']!r} is not in it")
+        if any(part.labels.min() < 0 or part.labels.max() >= len(conditions.labels) for part in methods.values()):
+            raise ValueError("it has more classes than labels")
+        images = frozenset(str(key) for key in values["images"])
+        return cls(conditions=conditions, methods=methods, recommended=values["recommended"],
+                   reason=str(values["reason"]), images=images)  # fmt: skip
+
+
+def _unreadable(path: str | Path, problem: object) -> InvalidCalibrationError:
+    return InvalidCalibrationError(
+        f"'{path}' is not a calibration that can be used: {problem}.",
+        hint="Give the file that `poise calibrate --out` or `Calibration.save` wrote.",
+    )
+
+
+def _conditions(values: Mapping[str, Any]) -> Conditions:
+    kinds: dict[str, type] = {"views": int, "seed": int, "augmix": bool, "labels": list}
+    for name in (field.name for field in fields(Conditions)):
+        if type(values[name]) is not kinds.get(name, str):
+            raise ValueError(f"'{name}' is {values[name]!r}")
+    if not values["labels"] or not all(isinstance(label, str) for label in values["labels"]):
+        raise ValueError("its labels are not a list of texts")
+    return Conditions(**{**values, "labels": tuple(values["labels"])})
+
+
+def _floats(values: Any, low: float, high: float) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not np.isfinite(array).all() or (array < low).any() or (array > high).any():
+        raise ValueError("it has numbers that are not valid")
+    return array
+
+
+def _rows(intervals: Mapping[str, Interval]) -> dict[str, list[float]]:
+    return {name: list(interval) for name, interval in intervals.items()}
+
+
+def _intervals(values: Mapping[str, Any]) -> dict[str, Interval]:
+    return {str(name): Interval(*map(float, numbers)) for name, numbers in values.items()}
