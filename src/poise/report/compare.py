@@ -144,7 +144,7 @@ def _line(row: Difference, other: str, floored: bool) -> Line:
     value, low, high = (printed(row.metric, number, "+") for number in (row.score.value, *row.score.bounds))
     metric = get(row.metric)
     points = " points" if metric.unit == "percent" else ""
-    floors = " - ".join(printed(row.metric, floor.value) for floor in row.floors or ())
+    floors = ", ".join(printed(row.metric, floor.value) for floor in row.floors or ())
     return Line.of(
         row.setting, row.dataset, other, metric.title, value + "*" * row.score.clear, f"[{low}, {high}]{points}",
         *[floors] * floored, section=f"{row.setting}, {row.against}",
