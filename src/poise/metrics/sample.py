@@ -60,23 +60,35 @@ class Sample:
 
 def checked_probs(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
     """Return ``probs`` [N, C] as float64 and ``labels`` [N] as int64, or raise an error that names the fault."""
-    table, truth = np.asarray(probs, dtype=np.float64), np.asarray(labels)
+    table = np.asarray(probs, dtype=np.float64)
+    check_table(table)
+    return np.minimum(table, 1.0), checked_labels(labels, *table.shape)
+
+
+def check_table(table: NDArray[np.floating]) -> None:
+    """Raise an error if ``table`` is not a table of probabilities [N, C] with at least one image and one class."""
     if table.ndim != 2 or 0 in table.shape:
         raise InvalidOptionError(f"Probabilities of shape {table.shape} were given.", hint="Give [images, classes].")
-    if not np.isfinite(table).all():
+    low, high = table.min(), table.max()  # NaN if any entry is NaN
+    if not np.isfinite([low, high]).all():
         raise InvalidOptionError("Some probabilities are not finite.", hint="Leave failed images out.")
-    if table.min() < 0 or table.max() > 1 + SUM_TOLERANCE or np.abs(table.sum(1) - 1).max() > SUM_TOLERANCE:
+    if low < 0 or high > 1 + SUM_TOLERANCE or np.abs(table.sum(1) - 1).max() > SUM_TOLERANCE:
         raise InvalidOptionError("The rows are not probabilities: entries lie in [0, 1] and each row sums to 1.",
                                  hint="Apply a softmax to logits; divide percentages by 100.")  # fmt: skip
+
+
+def checked_labels(labels: ArrayLike, images: int, classes: int) -> Ints:
+    """Return ``labels`` [N] as int64: one whole number from 0 to ``classes`` - 1 for each of N ``images``."""
+    truth = np.asarray(labels)
     if truth.dtype.kind not in "iu" and not np.array_equal(truth, truth.astype(np.int64)):
         raise InvalidOptionError("Labels are class indices.", hint="Give whole numbers from 0.")
-    if truth.shape != (len(table),):
-        raise InvalidOptionError(f"{truth.size} labels were given for {len(table)} images.",
+    if truth.shape != (images,):
+        raise InvalidOptionError(f"{truth.size} labels were given for {images} images.",
                                  hint="Give one label per image.")  # fmt: skip
-    if truth.min() < 0 or truth.max() >= table.shape[1]:
+    if truth.size and (truth.min() < 0 or truth.max() >= classes):
         raise InvalidOptionError(f"Labels run from {truth.min()} to {truth.max()}.",
-                                 hint=f"For {table.shape[1]} classes they lie in 0..{table.shape[1] - 1}.")  # fmt: skip
-    return np.minimum(table, 1.0), truth.astype(np.int64)
+                                 hint=f"For {classes} classes they lie in 0..{classes - 1}.")  # fmt: skip
+    return truth.astype(np.int64)
 
 
 def checked_top(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bools]:

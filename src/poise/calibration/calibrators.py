@@ -1,0 +1,202 @@
+"""Calibrators: maps from probabilities to probabilities that never change the predicted label.
+
+A calibrator is fitted on labelled images and applied to others that are predicted in the same way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from poise.calibration.chunks import Table, checked_table, in_chunks
+from poise.calibration.fits import TINY, BetaFit, Fit, TemperatureFit, beta_features
+from poise.errors import InvalidOptionError
+from poise.metrics.sample import Floats, Ints, checked_probs
+from poise.registry import Registry, check_options
+
+MARGIN = 1e-4  # relative distance between the top label and the others where a calibrator has to enforce their order
+
+K = TypeVar("K", bound="type[Calibrator]")
+
+
+@dataclass(frozen=True)
+class Calibrator(ABC):
+    """A calibrator; its fields are its parameters."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    fit: ClassVar[type[Fit]]
+    ranges: ClassVar[Mapping[str, tuple[float, float]]]
+
+    def __post_init__(self) -> None:
+        check_options(type(self), asdict(self), f"the calibrator '{self.name}'")
+        for name, (low, high) in self.ranges.items():
+            if not low <= getattr(self, name) <= high:
+                raise InvalidOptionError(f"{name} = {getattr(self, name)} was given to the calibrator '{self.name}'.",
+                                         hint=f"Give a number from {low:g} to {high:g}.")  # fmt: skip
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+    def apply(self, probs: ArrayLike) -> Table:
+        """Return calibrated probabilities [N, C]; predicted labels stay the same, of tied classes the first one.
+
+        Args:
+            probs: class probabilities [N, C]. Half and single precision give float32 (relative errors about 1e-5),
+                anything else gives float64.
+        """
+        table = checked_table(probs)
+        out = np.empty_like(table)
+
+        def work(rows: slice) -> None:
+            out[rows] = self._apply(table[rows], table[rows].argmax(1))
+
+        in_chunks(work, *table.shape)
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and the parameters, which `calibrator_from` reads."""
+        return {"name": self.name, **asdict(self)}
+
+    @abstractmethod
+    def _apply(self, table: Table, top: Ints) -> Table: ...
+
+
+calibrators = Registry[type[Calibrator]]("calibrator")
+
+
+def _register(kind: K) -> K:
+    calibrators.add(kind.name)(kind)
+    return kind
+
+
+@_register
+@dataclass(frozen=True)
+class Temperature(Calibrator):
+    """Divide the logits by a temperature: softmax(log p / T). T > 1 lowers confidences.
+
+    >>> Temperature(2.0).apply([[0.8, 0.2]]).round(4).tolist()
+    [[0.6667, 0.3333]]
+    """
+
+    name = "temperature"
+    about = "one temperature for all logits"
+    fit = TemperatureFit
+    ranges: ClassVar = {"temperature": (1e-4, 1e4)}
+
+    temperature: float
+
+    def _apply(self, table: Table, top: Ints) -> Table:
+        out = np.maximum(table, TINY)
+        rows = np.arange(len(out))
+        np.log(out, out=out)
+        out -= out[rows, top][:, None]
+        with np.errstate(under="ignore"):
+            out *= 1 / self.temperature
+            np.exp(out, out=out)
+            out /= out.sum(1, keepdims=True)
+        lost = np.flatnonzero(out.argmax(1) != top)  # classes that rounding has made equal
+        out[lost, top[lost]] = np.nextafter(out[lost].max(1), out.dtype.type(2))
+        return out
+
+
+@_register
+@dataclass(frozen=True)
+class Beta(Calibrator):
+    """Beta calibration of the top label's confidence c: sigmoid(a ln c - b ln(1 - c) + m); the others share the rest.
+
+    The other classes keep their proportions. Where one of them would overtake the top label, it is limited to just
+    below it, and what is left is shared by the others.
+
+    >>> Beta(1.0, 1.0, -1.0).apply([[0.8, 0.15, 0.05]]).round(4).tolist()
+    [[0.5954, 0.3035, 0.1012]]
+    """
+
+    name = "beta"
+    about = "a curve with three parameters for the top label's confidence"
+    fit = BetaFit
+    ranges: ClassVar = {"a": (0.0, 1e4), "b": (0.0, 1e4), "m": (-1e4, 1e4)}
+
+    a: float
+    b: float
+    m: float
+
+    def _apply(self, table: Table, top: Ints) -> Table:
+        rows, classes = np.arange(len(table)), table.shape[1]
+        if classes == 1:
+            return np.ones_like(table)
+        confidence = table[rows, top]
+        fitted = special.expit(beta_features(confidence) @ np.array([self.a, self.b, self.m]))
+        chance = np.maximum(fitted, (1 + MARGIN) / classes)
+        out = np.maximum(table, TINY)  # classes of probability 0 share equally where there are no others
+        out[rows, top] = 0
+        out *= ((1 - chance) / out.sum(1, dtype=np.float64)).astype(out.dtype)[:, None]
+        limit = chance * (1 - MARGIN / 2)
+        over = np.flatnonzero(out.max(1) > limit)
+        out[over] = _limited(out[over].astype(np.float64), limit[over])
+        out[rows, top] = chance
+        return out
+
+
+def _limited(shares: Floats, limit: Floats) -> Floats:
+    """Return rows min(λ share, limit) with the sums of ``shares`` [N, C], where one share, the top label's, is 0.
+
+    The largest shares are at the limit and the others in proportion: λ is that of the first rank at which this works.
+    """
+    rows, limit = np.arange(len(shares)), limit[:, None]
+    ranked = np.sort(shares, axis=1)[:, :0:-1]  # [N, C - 1] falling, without the top label's 0
+    tail = np.cumsum(ranked[:, ::-1], axis=1)[:, ::-1]  # sums from each rank on
+    left = shares.sum(1, keepdims=True) - limit * np.arange(ranked.shape[1])  # for them, if all above are at the limit
+    factor = left / tail
+    first = (factor * ranked <= limit).argmax(1)
+    return np.minimum(factor[rows, first][:, None] * shares, limit)
+
+
+def calibrator_from(values: Mapping[str, Any]) -> Calibrator:
+    """Return the calibrator that ``to_dict`` described; anything else raises `InvalidOptionError`."""
+    known = ", ".join(calibrators.names())
+    name = values.get("name") if isinstance(values, Mapping) else None
+    if not isinstance(name, str) or name not in calibrators:
+        raise InvalidOptionError(f"No calibrator has the name {str(name)[:40]!r}.", hint=f"Known: {known}.")
+    kind = calibrators.get(name)
+    wanted = {"name", *(field.name for field in fields(kind))}
+    if set(values) != wanted:
+        raise InvalidOptionError(f"The calibrator '{name}' does not have exactly its parameters.",
+                                 hint=f"Give {', '.join(sorted(wanted))}.")  # fmt: skip
+    return kind(**{key: value for key, value in values.items() if key != "name"})
+
+
+def fit_temperature(probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Temperature:
+    """Fit a temperature by maximum likelihood under the weak prior log T ~ N(0, 1).
+
+    Args:
+        probs: class probabilities [N, C] of labelled images.
+        labels: class indices [N].
+        weights: how often each image counts [N]; by default once.
+    """
+    return Temperature(*_fitted(Temperature, probs, labels, weights))
+
+
+def fit_beta(probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Beta:
+    """Fit beta calibration of the top label under the weak priors a, b ~ N(1, 1) and m ~ N(0, 1).
+
+    Args:
+        probs: class probabilities [N, C] of labelled images.
+        labels: class indices [N].
+        weights: how often each image counts [N]; by default once.
+    """
+    return Beta(*_fitted(Beta, probs, labels, weights))
+
+
+def _fitted(kind: type[Calibrator], probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None) -> list[float]:
+    table, truth = checked_probs(probs, labels)
+    counts = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if counts.shape != (len(table),) or not np.isfinite(counts).all() or counts.min() < 0:
+        raise InvalidOptionError(f"Weights of shape {counts.shape} were given, or some are negative or not finite.",
+                                 hint=f"Give {len(table)} numbers of at least 0.")  # fmt: skip
+    fit = kind.fit(table, truth)
+    return fit.refined(fit.parameters(counts[None])[0], counts).tolist()

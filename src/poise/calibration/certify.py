@@ -1,0 +1,111 @@
+"""A confidence threshold above which the error rate is certified to be small (Learn then Test, fixed sequence).
+
+Thresholds are tested from high to low. At each one, the exact binomial (Clopper-Pearson) upper bound of the error rate
+among the answered images must not exceed the target; the first failure ends the sequence, so no correction for multiple
+tests is needed. The sequence starts where so many images are answered that a test without errors passes.
+
+The certificate holds for images that are drawn like the calibration images, with probability 1 - delta over the draw
+of the calibration images, if the error rate does not fall as the confidence falls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from poise.calibration.levels import exact_level
+from poise.errors import InvalidOptionError
+from poise.metrics.sample import Floats, checked_top
+
+ROUNDING = 1e-12  # a bound above the target by less than this is equal to it in exact arithmetic
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The result of `certify`.
+
+    Attributes:
+        threshold: answer where the confidence is at least this; None if no threshold can be certified.
+        answered: calibration images with at least this confidence.
+        errors: wrong ones among them.
+        bound: upper bound of the error rate among answered images; 1 without a threshold.
+        max_error: the error rate that was asked for.
+        delta: probability, over the draw of the calibration images, that the error rate exceeds ``max_error``.
+        images: number of calibration images.
+    """
+
+    threshold: float | None
+    answered: int
+    errors: int
+    bound: float
+    max_error: float
+    delta: float
+    images: int
+
+
+def upper_bound(errors: ArrayLike, images: ArrayLike, delta: float) -> Floats:
+    """Clopper-Pearson upper bound of an error rate, exceeded with probability at most ``delta``.
+
+    Args:
+        errors: numbers of errors, any shape.
+        images: numbers of images, of the same shape; without any image the bound is 1.
+        delta: probability in (0, 1).
+
+    >>> round(float(upper_bound(0, 20, 0.05)), 4)  # 1 - 0.05 ** (1 / 20)
+    0.1391
+    """
+    exact_level("delta", delta)
+    wrong, total = np.asarray(errors, dtype=np.float64), np.asarray(images, dtype=np.float64)
+    if not np.all((wrong >= 0) & (wrong <= total) & np.isfinite(total)):
+        raise InvalidOptionError("Numbers of errors outside of 0 to the number of images were given.",
+                                 hint="Give counts of the same images.")  # fmt: skip
+    right = np.maximum(total - wrong, 1e-300)  # the bound of images that are all wrong is 1
+    return np.where(wrong < total, special.betaincinv(wrong + 1, right, 1 - delta), 1.0)
+
+
+def images_for_error(max_error: float, delta: float = 0.05) -> int:
+    """Smallest number of images that certifies the error rate ``max_error`` if none of them is wrong.
+
+    >>> images_for_error(0.05), images_for_error(0.1), images_for_error(0.9, 0.01)
+    (59, 29, 2)
+    """
+    right, limit = 1 - exact_level("max_error", max_error), exact_level("delta", delta)
+    guess = math.ceil(math.log(delta) / math.log1p(-max_error))
+    if guess > 10_000:  # exact powers would be slow, and one image more or less does not matter
+        return guess
+    return next(n for n in range(max(1, guess - 1), guess + 2) if right**n <= limit)
+
+
+def certify(confidence: ArrayLike, correct: ArrayLike, max_error: float, *, delta: float = 0.05) -> Certificate:
+    """Find the lowest threshold whose error rate among answered images is certified to be at most ``max_error``.
+
+    Args:
+        confidence: confidences [N] of calibration images.
+        correct: whether each prediction is correct [N].
+        max_error: accepted error rate among answered images, in (0, 1).
+        delta: accepted probability that the certificate is wrong, in (0, 1).
+
+    Images of equal confidence are answered together.
+
+    >>> certify([0.9] * 30 + [0.4] * 10, [True] * 30 + [False] * 10, 0.1).threshold
+    0.9
+    """
+    needed = images_for_error(max_error, delta)
+    if np.size(confidence) == 0 and np.size(correct) == 0:
+        return Certificate(None, 0, 0, 1.0, max_error, delta, 0)
+    values, hits = checked_top(confidence, correct)
+    levels, group = np.unique(-values, return_inverse=True)  # from high to low
+    answered = np.cumsum(np.bincount(group))
+    errors = np.cumsum(np.bincount(group, weights=~hits)).astype(np.int64)
+    start = int(np.searchsorted(answered, needed))
+    bounds = upper_bound(errors[start:], answered[start:], delta)
+    passed = int(np.cumprod(bounds <= max_error + ROUNDING).sum())
+    if passed == 0:
+        return Certificate(None, 0, 0, 1.0, max_error, delta, len(values))
+    last = start + passed - 1
+    return Certificate(float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[passed - 1]),
+                       max_error, delta, len(values))  # fmt: skip

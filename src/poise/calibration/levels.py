@@ -1,0 +1,19 @@
+"""The probabilities that users choose (coverage, error rate, delta): their check and their exact value."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from poise.errors import InvalidOptionError
+
+
+def exact_level(name: str, value: float) -> Fraction:
+    """Return the exact value of a probability between 0 and 1: 0.9 is 9/10, although no float64 is equal to that.
+
+    Sizes of samples are rounded up, and 0.9 * 10 has to give 9 images, not 10.
+    """
+    if not 0 < value < 1:
+        raise InvalidOptionError(f"{name} = {value} was given.", hint="Give a number between 0 and 1, not 0 or 1.")
+    given = Fraction(float(value))
+    short = given.limit_denominator(10**9)
+    return short if abs(short - given) <= given / 10**15 else given
