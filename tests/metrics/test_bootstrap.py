@@ -19,32 +19,42 @@ def sample(seed: int, images: int = 150, classes: int = 4, decimals: int = 12) -
     return probs, generator.integers(0, classes, images)
 
 
-def plain(name: str, probs: np.ndarray, labels: np.ndarray) -> float:
+def whole(probs: np.ndarray, labels: np.ndarray) -> metrics.Sample:
+    """A sample with every part that a metric may need: sets of the classes above 0.2, answers from 0.5 on."""
     top = metrics.Sample.of(probs, labels)
-    of_probs = {
-        "accuracy": metrics.accuracy,
-        "top5": metrics.top_k,
-        "sce": metrics.sce,
-        "nll": metrics.nll,
-        "brier": metrics.brier,
-    }
-    of_top = {"ece": metrics.ece, "aece": metrics.adaptive_ece, "mce": metrics.mce, "aurc": metrics.aurc}
-    return of_probs[name](probs, labels) if name in of_probs else of_top[name](top.confidence, top.correct)
+    inside = probs > 0.2
+    covered = inside[np.arange(len(labels)), labels]
+    return dataclasses.replace(top, set_sizes=inside.sum(1), covered=covered, answered=top.confidence >= 0.5)
 
 
 @pytest.mark.parametrize("decimals", [12, 1], ids=["distinct", "tied"])
 @pytest.mark.parametrize("name", metrics.names())
 def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> None:
     probs, labels = sample(3, classes=7, decimals=decimals)
-    weighted = metrics.get(name).on_counts(metrics.Sample.of(probs, labels))
+    metric, every = metrics.get(name), np.arange(len(labels))
+    weighted = metric.on_counts(whole(probs, labels))
     (counts,) = resampled_counts(len(labels), 5, seed=11)
     assert counts.sum(1).tolist() == [len(labels)] * 5
-    for row, value in zip(counts, weighted(counts), strict=True):
-        drawn = np.repeat(np.arange(len(labels)), row.astype(int))
-        assert value == pytest.approx(plain(name, probs[drawn], labels[drawn]), abs=1e-12)
-    whole = weighted(np.ones((1, len(labels))))[0]
-    assert whole == pytest.approx(plain(name, probs, labels), abs=1e-12)
-    assert metrics.get(name).value(metrics.Sample.of(probs, labels)) == plain(name, probs, labels)
+    for row, value in zip([*counts, np.ones(len(labels))], weighted(np.vstack([counts, every * 0 + 1.0])), strict=True):
+        drawn = np.repeat(every, row.astype(int))
+        assert value == pytest.approx(metric.value(whole(probs[drawn], labels[drawn])), abs=1e-12)
+
+
+def test_rows_have_the_values_of_their_functions() -> None:
+    one = whole(*sample(4))
+    of_probs = {
+        "accuracy": metrics.accuracy, "top5": metrics.top_k, "sce": metrics.sce, "nll": metrics.nll,
+        "brier": metrics.brier,
+    }  # fmt: skip
+    of_top = {
+        "ece": metrics.ece, "aece": metrics.adaptive_ece, "mce": metrics.mce, "aurc": metrics.aurc,
+        "auroc": metrics.auroc,
+    }  # fmt: skip
+    for name, function in of_probs.items():
+        assert metrics.get(name).value(one) == function(one.probs, one.labels)
+    for name, function in of_top.items():
+        assert metrics.get(name).value(one) == function(one.confidence, one.correct)
+    assert metrics.get("ece_floor").value(one) == metrics.ece_floor(one.confidence)
 
 
 def test_a_metric_without_a_weighted_form_is_computed_on_the_drawn_images() -> None:
@@ -69,7 +79,7 @@ def test_interval_of_a_signed_metric_may_be_negative() -> None:
 
 
 def test_estimates_are_seeded_and_contain_the_value() -> None:
-    one = metrics.Sample.of(*sample(1))
+    one = whole(*sample(1))
     first, again, other = (metrics.estimate([one], resamples=200, seed=seed) for seed in (4, 4, 5))
     assert set(first) == set(metrics.names())
     assert [each.interval for each in first.values()] == [each.interval for each in again.values()]
@@ -101,18 +111,18 @@ def test_mean_over_seeds_draws_the_same_images() -> None:
 def test_every_interval_contains_its_value() -> None:
     for seed in range(5):
         probs, labels = sample(seed, images=60)
-        for name, each in metrics.estimate([metrics.Sample.of(probs, labels)], resamples=200).items():
+        for name, each in metrics.estimate([whole(probs, labels)], resamples=200).items():
             found = each.interval
             assert 0 <= found.low <= found.value <= found.high, name
-            assert found.high <= 1 or name in ("nll", "brier")
+            assert found.high <= 1 or name in ("nll", "brier", "set_size")
 
 
 def test_errors_name_what_is_missing() -> None:
     top_only = metrics.Sample.of_top([0.5, 0.7], [True, False])
     assert "sce" not in metrics.available(top_only)
-    with pytest.raises(InvalidOptionError, match="'nll' needs more than the top label"):
+    with pytest.raises(InvalidOptionError, match="'nll' needs all probabilities"):
         metrics.estimate([top_only], names=["nll"])
-    with pytest.raises(InvalidOptionError, match="only the top label"):
+    with pytest.raises(InvalidOptionError, match="does not contain what the metric needs"):
         metrics.get("nll").value(top_only)
     with pytest.raises(UnknownNameError, match="aurc"):
         metrics.get("aurk")

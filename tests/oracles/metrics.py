@@ -59,3 +59,25 @@ def aurc(confidence: Sequence[float], correct: Sequence[bool]) -> float:
         wrong += not correct[i]
         total += wrong / answered
     return total / len(order)
+
+
+def ece_floor(confidence: Sequence[float], bins: int = 20) -> float:
+    """The exact expectation: the distribution of the number of hits in each bin, one image at a time."""
+    total = 0.0
+    for lower, upper in itertools.pairwise(edges(bins)):
+        inside = [value for value in confidence if lower < value <= upper or value == lower == 0]
+        chance = [1.0]  # of 0, 1, 2, ... hits
+        for value in inside:
+            chance = [
+                (chance[k] * (1 - value) if k < len(chance) else 0.0) + (chance[k - 1] * value if k else 0.0)
+                for k in range(len(chance) + 1)
+            ]
+        total += sum(share * abs(hits - sum(inside)) for hits, share in enumerate(chance))
+    return total / len(confidence)
+
+
+def auroc(confidence: Sequence[float], correct: Sequence[bool]) -> float:
+    right = [value for value, hit in zip(confidence, correct, strict=True) if hit]
+    wrong = [value for value, hit in zip(confidence, correct, strict=True) if not hit]
+    wins = [1.0 if one > two else 0.5 if one == two else 0.0 for one in right for two in wrong]
+    return sum(wins) / len(wins) if wins else 0.5

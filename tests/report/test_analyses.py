@@ -49,6 +49,7 @@ def test_ablation_grid(runs: Path) -> None:
     ]  # fmt: skip
     score = board.average(records.settings[0], ["caltech101", "eurosat"], "kld", "ece")
     assert score is not None
+    assert 0 < corners[2]["ece_floor"] < corners[2]["ece"]
     assert corners[2]["ece"] == pytest.approx(100 * score.value)
 
 

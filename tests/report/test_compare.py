@@ -44,6 +44,22 @@ def test_differences_are_those_of_the_scores(runs: Path) -> None:
         assert high - low < apart  # pairing takes out what both share
 
 
+def test_differences_have_the_floors_of_both(runs: Path) -> None:
+    table = comparison(runs, "kld+cats", ["tpt"], ["accuracy", "ece"], resamples=20)
+    assert table.columns[-1] == "Floors"
+    board = scoreboard(load(runs), metrics=["ece"], resamples=20)
+    for row in table.records:
+        if row["metric"] == "accuracy":
+            assert row["floor"] is row["floor_against"] is None
+        elif row["dataset"] != "average":
+            (setting,) = board.records.settings
+            floors = [
+                board.entries[setting, row["dataset"], name].scores["ece_floor"].value for name in ("kld+cats", "tpt")
+            ]
+            assert (row["floor"], row["floor_against"]) == pytest.approx([100 * floor for floor in floors])
+    assert comparison(runs, "kld+cats", ["tpt"], ["accuracy"], resamples=20).columns[-1] != "Floors"
+
+
 def test_a_method_against_itself_differs_by_nothing(runs: Path) -> None:
     for each in differences(runs, "tpt", ["tpt"], ["ece"], resamples=50):
         assert each.score.value == 0

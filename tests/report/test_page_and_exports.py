@@ -52,9 +52,11 @@ def test_page_is_complete_and_self_contained(page: str) -> None:
     assert found.tags.count("script") == 1
     for kind in kinds:
         assert kinds.get(kind).title in page
-    for name in metrics.names():
+    shown = metrics.available(metrics.Sample.of([[0.2, 0.8]], [1]))
+    for name in shown:
         assert html.escape(metrics.get(name).about) in page
-    assert found.tags.count("svg") == 2 * (7 + 7 + 1 + 1 + 1) + 1 + len(metrics.names()) + 6
+    assert "(floor " in page
+    assert found.tags.count("svg") == 2 * (7 + 7 + 1 + 1 + 1) + 1 + len(shown) + 6
 
 
 def test_page_opens_with_calibration(page: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from report import made
 
 from poise.errors import InvalidDatasetError, UnknownNameError
-from poise.metrics import ece
+from poise.metrics import ece, ece_floor
 from poise.report.formats import formats, render
 from poise.report.runs import load
 from poise.report.scores import scoreboard
@@ -100,6 +100,39 @@ def test_standard_deviations_over_seeds(runs: Path) -> None:
     assert float(average["std"]) == pytest.approx(100 * np.std(means, ddof=1))
 
 
+def test_every_ece_has_its_floor_beside_it(runs: Path) -> None:
+    group = next(load(runs).chosen(dataset="eurosat", method="tpt"))
+    by_hand = 100 * np.mean([ece_floor(rows["confidence"]) for rows in group.seeds.values()])
+    for row in lines_of(runs):
+        assert bool(row["floor"]) == ((row["origin"], row["metric"]) == (OURS, "ece"))
+    (found,) = (
+        row for row in lines_of(runs)
+        if (row["origin"], row["method"], row["metric"], row["column"]) == (OURS, "tpt", "ece", "SAT")
+    )  # fmt: skip
+    assert float(found["floor"]) == pytest.approx(by_hand)
+    (table,) = result_tables(runs, resamples=20, intervals=True)
+    floors = [cell for line in table.lines for cell in line.cells if "(floor" in cell.extra]
+    assert len(floors) == 3 * len(made.METHODS)
+    assert f"(floor {by_hand:.2f})" in render([table], "md")
+    assert "ECE: the floor is what perfectly calibrated answers" in " ".join(table.notes)
+
+
+def test_a_compact_table_has_one_line_of_floors(runs: Path) -> None:
+    rows = [row for row in lines_of(runs) if (row["metric"], row["column"]) == ("ece", "SAT")]
+    for format in ("terminal", "md", "latex", "html"):
+        assert table_text(runs, resamples=20, format=format).count(">floor<" if format == "html" else "floor") >= 1
+    (table,) = result_tables(runs, resamples=20)
+    line = table.lines[-1]
+    assert [cell.text for cell in line.cells[:2]] == ["floor", "ECE"]
+    assert line.cells[3].text == f"{max(float(row['floor']) for row in rows if row['floor']):.2f}"
+    assert "floor" not in table_text(runs, resamples=20, metrics=("accuracy", "nll"))
+
+
+def test_floors_are_not_ranked(runs: Path) -> None:
+    (table,) = result_tables(runs, resamples=20, metrics=("ece_floor",))
+    assert not any(row["best"] for row in table.records)
+
+
 def test_formats(runs: Path) -> None:
     plain = table_text(runs, resamples=20)
     assert "\x1b[" not in plain
@@ -161,7 +194,7 @@ def test_frameworks_and_inits_have_separate_tables(tmp_path: Path) -> None:
     board = scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20)
     for like, label in (("table1", "TPT"), ("table2", "CoOp+TPT"), ("table3", "DynaPrompt (Replication)")):
         (table,) = result_tables(board, like=like)
-        assert {line.cells[0].text for line in table.lines if line.quiet} == {f"  published: {label}"}
+        assert {line.cells[0].text for line in table.lines if line.quiet} == {f"  published: {label}", "floor"}
     assert len(result_tables(board)) == 3
 
 

@@ -63,7 +63,7 @@ def _metrics() -> Table:
     from poise import metrics
 
     rows = [metrics.get(name) for name in metrics.names()]
-    texts = ((row.name, row.unit, "higher" if row.higher_is_better else "lower", row.about) for row in rows)
+    texts = ((row.name, row.unit, row.direction or "-", row.about) for row in rows)
     return _table(("Name", "Unit", "Better", "Description"), texts)
 
 

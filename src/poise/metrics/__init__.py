@@ -6,13 +6,42 @@ Each metric is a plain function (``ece(confidence, correct)``) and a row that re
 from poise.metrics.binning import Bins, equal_mass, equal_width
 from poise.metrics.bootstrap import Estimate, Interval, estimate
 from poise.metrics.calibration import adaptive_ece, classwise_ece, ece, mce, sce
+from poise.metrics.decisions import answered_error, classwise_coverage
+from poise.metrics.floor import ece_floor
 from poise.metrics.rows import Metric, available, get, names, register, unregister
 from poise.metrics.sample import Sample
 from poise.metrics.scoring import NLL_FLOOR, accuracy, brier, nll, top_k
-from poise.metrics.selective import RiskCoverage, aurc, risk_coverage
+from poise.metrics.selective import RiskCoverage, aurc, auroc, risk_coverage
 
 __all__ = [
-    "NLL_FLOOR", "Bins", "Estimate", "Interval", "Metric", "RiskCoverage", "Sample", "accuracy", "adaptive_ece", "aurc",
-    "available", "brier", "classwise_ece", "ece", "equal_mass", "equal_width", "estimate", "get", "mce", "names", "nll",
-    "register", "risk_coverage", "sce", "top_k", "unregister",
+    "NLL_FLOOR",
+    "Bins",
+    "Estimate",
+    "Interval",
+    "Metric",
+    "RiskCoverage",
+    "Sample",
+    "accuracy",
+    "adaptive_ece",
+    "answered_error",
+    "aurc",
+    "auroc",
+    "available",
+    "brier",
+    "classwise_coverage",
+    "classwise_ece",
+    "ece",
+    "ece_floor",
+    "equal_mass",
+    "equal_width",
+    "estimate",
+    "get",
+    "mce",
+    "names",
+    "nll",
+    "register",
+    "risk_coverage",
+    "sce",
+    "top_k",
+    "unregister",
 ]  # fmt: skip

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poise.errors import InvalidOptionError
-from poise.metrics import calibration, scoring, selective
+from poise.metrics import calibration, decisions, floor, scoring, selective
 from poise.metrics.sample import Bools, Floats, Ints, Sample, Weighted
 from poise.registry import Registry
 
 T = TypeVar("T")
+_PARTS = {  # of a sample, by what a metric says that it needs
+    "top": ("confidence", "correct"), "top5": ("top5",), "probs": ("probs", "labels"),
+    "sets": ("set_sizes", "covered", "labels"), "answered": ("answered", "correct"),
+}  # fmt: skip
+_NEEDS = {
+    "top": "confidences", "top5": "the five most probable classes", "probs": "all probabilities and the labels",
+    "sets": "prediction sets and the labels", "answered": "which images are answered",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +42,13 @@ class Metric:
         weighted: the same metric as a function of how often each image counts, for the bootstrap: it takes a sample and
             returns a function from counts [R, N] to values [R]. Without it ``value`` is called on every resample,
             which gives the same numbers more slowly.
-        needs: "top" (confidence and correctness), "top5" or "probs" (all probabilities and the labels).
+        needs: "top" (confidence and correctness), "top5", "probs" (all probabilities and the labels), "sets"
+            (prediction sets and the labels) or "answered" (which images are answered).
         unit: "percent" is multiplied by 100 where it is shown.
-        higher_is_better: the direction.
+        higher_is_better: the direction; None where neither is better, so that nothing is marked as best.
         digits: decimals in tables.
+        floor: the name of the metric that reports print beside this one: the value that perfect predictions would
+            have on average on as many images.
     """
 
     name: str
@@ -43,21 +56,27 @@ class Metric:
     about: str
     value: Callable[[Sample], float]
     weighted: Callable[[Sample], Weighted] | None = None
-    needs: Literal["top", "top5", "probs"] = "top"
+    needs: Literal["top", "top5", "probs", "sets", "answered"] = "top"
     unit: Literal["percent", "nats", "score"] = "percent"
-    higher_is_better: bool = False
+    higher_is_better: bool | None = False
     digits: int = 2
+    floor: str = ""
+
+    @property
+    def direction(self) -> str:
+        """Which values are better: "higher", "lower", or "" where neither is."""
+        return {True: "higher", False: "lower", None: ""}[self.higher_is_better]
 
     def available(self, sample: Sample) -> bool:
         """Return whether the sample has what the metric needs."""
-        return {"top": sample.confidence, "top5": sample.top5, "probs": sample.probs}[self.needs] is not None
+        return all(getattr(sample, part) is not None for part in _PARTS[self.needs])
 
     def on_counts(self, sample: Sample) -> Weighted:
         """Return the metric as a function of how often each image of ``sample`` counts: [R, N] -> [R]."""
         if not self.available(sample):
             raise InvalidOptionError(
-                f"The metric '{self.name}' needs more than the top label, and the sample contains only that.",
-                hint=f"Available here: {', '.join(available(sample))}. Keep all probabilities for the others.",
+                f"The metric '{self.name}' needs {_NEEDS[self.needs]}, which the sample does not contain.",
+                hint=f"Available here: {', '.join(available(sample))}.",
             )
         if self.weighted is not None:
             return self.weighted(sample)
@@ -98,21 +117,40 @@ def _probs(function: Callable[[Floats, Ints], T]) -> Callable[[Sample], T]:
     return lambda sample: function(_known(sample.probs), _known(sample.labels))
 
 
+def _covered(function: Callable[[Bools, Ints], T]) -> Callable[[Sample], T]:
+    return lambda sample: function(_known(sample.covered), _known(sample.labels))
+
+
+def _answered(function: Callable[[Bools, Bools], T]) -> Callable[[Sample], T]:
+    return lambda sample: function(_known(sample.answered), sample.correct)
+
+
 def _known(part: T | None) -> T:
     if part is None:
-        raise InvalidOptionError("The sample contains only the top label.", hint="Use Sample.of(probs, labels).")
+        raise InvalidOptionError("The sample does not contain what the metric needs.",
+                                 hint="Use Sample.of(probs, labels), or give the part by its name.")  # fmt: skip
     return part
+
+
+def _mean(part: Callable[[Sample], NDArray[Any] | None]) -> dict[str, Any]:
+    """Return both forms of the mean of a part of the sample over images."""
+    return {
+        "value": lambda sample: float(_known(part(sample)).mean()),
+        "weighted": lambda sample: scoring.weighted_mean(_known(part(sample))),
+    }
 
 
 for _metric in (
     Metric(name="accuracy", title="Acc.", about="Share of images whose most probable class is correct.",
-           higher_is_better=True, value=lambda sample: float(sample.correct.mean()),
-           weighted=lambda sample: scoring.weighted_mean(sample.correct)),
+           higher_is_better=True, **_mean(lambda sample: sample.correct)),
     Metric(name="top5", title="Top-5", about="Share of images whose class is among the five most probable.",
-           needs="top5", higher_is_better=True, value=lambda sample: float(_known(sample.top5).mean()),
-           weighted=lambda sample: scoring.weighted_mean(_known(sample.top5))),
+           needs="top5", higher_is_better=True, **_mean(lambda sample: sample.top5)),
     Metric(name="ece", title="ECE", about="Expected calibration error over 20 equal-width bins (lower, upper].",
-           value=_top(calibration.ece), weighted=_top(calibration.weighted_ece)),
+           value=_top(calibration.ece), weighted=_top(calibration.weighted_ece), floor="ece_floor"),
+    Metric(name="ece_floor", title="ECE floor", higher_is_better=None,
+           about="What perfectly calibrated answers with the same confidences would have as ECE, on average.",
+           value=lambda sample: floor.ece_floor(sample.confidence),
+           weighted=lambda sample: floor.weighted_ece_floor(sample.confidence)),
     Metric(name="sce", title="SCE", about="Class-wise calibration error over 20 bins, mean over classes.",
            needs="probs", value=_probs(calibration.sce), weighted=_probs(calibration.weighted_sce)),
     Metric(name="aece", title="AECE", about="Calibration error over 20 bins of equal mass.",
@@ -127,5 +165,25 @@ for _metric in (
            weighted=_probs(lambda probs, labels: scoring.weighted_mean(scoring.brier_per_image(probs, labels)))),
     Metric(name="aurc", title="AURC", about="Area under the risk-coverage curve.",
            value=_top(selective.aurc), weighted=_top(selective.weighted_aurc)),
+    Metric(name="auroc", title="AUROC", higher_is_better=True,
+           about="How often a correct answer is more confident than a wrong one; 50 where there is none of either.",
+           value=_top(selective.auroc), weighted=_top(selective.weighted_auroc)),
+    Metric(name="coverage", title="Coverage", about="Share of images whose prediction set contains the class.",
+           needs="sets", higher_is_better=None, **_mean(lambda sample: sample.covered)),
+    Metric(name="classwise_coverage", title="Class cov.", about="Coverage of each class, mean over classes.",
+           needs="sets", higher_is_better=None,
+           value=_covered(lambda covered, labels: float(decisions.classwise_coverage(covered, labels).mean())),
+           weighted=_covered(decisions.weighted_classwise_coverage)),
+    Metric(name="worst_coverage", title="Worst cov.", needs="sets", higher_is_better=True,
+           about="Coverage of the class with the lowest; with few images per class it is low by chance.",
+           value=_covered(lambda covered, labels: float(decisions.classwise_coverage(covered, labels).min())),
+           weighted=_covered(partial(decisions.weighted_classwise_coverage, worst=True))),
+    Metric(name="set_size", title="Set size", about="Mean number of classes in a prediction set.",
+           needs="sets", unit="score", **_mean(lambda sample: sample.set_sizes)),
+    Metric(name="answered", title="Answered", about="Share of images whose confidence reaches the threshold.",
+           needs="answered", higher_is_better=True, **_mean(lambda sample: sample.answered)),
+    Metric(name="answered_error", title="Ans. error", needs="answered",
+           about="Share of wrong predictions among the answered images; 0 where none is answered.",
+           value=_answered(decisions.answered_error), weighted=_answered(decisions.weighted_answered_error)),
 ):  # fmt: skip
     register(_metric)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,10 @@ SUM_TOLERANCE = 5e-3  # rows computed in half precision still pass; logits and s
 
 @dataclass(frozen=True)
 class Sample:
-    """Predictions for N images; ``probs`` and ``labels`` are None where only the top label is known.
+    """Predictions for N images; what is not known is None, such as ``probs`` where only the top label is known.
+
+    ``set_sizes`` and ``covered`` (does the set contain the label?) are of prediction sets, and ``answered`` says for
+    which images an answer is given: those whose confidence reaches a threshold.
 
     >>> Sample.of([[0.2, 0.8], [0.5, 0.5]], [1, 1]).correct.tolist()
     [True, False]
@@ -31,6 +34,9 @@ class Sample:
     top5: Bools | None = None  # [N]
     probs: Floats | None = None  # [N, C]
     labels: Ints | None = None  # [N]
+    set_sizes: Ints | None = None  # [N]
+    covered: Bools | None = None  # [N]
+    answered: Bools | None = None  # [N]
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike) -> Sample:
@@ -48,7 +54,7 @@ class Sample:
 
     def take(self, rows: Ints) -> Sample:
         """Return the images at the positions ``rows``, which may repeat."""
-        parts = (self.confidence, self.correct, self.top5, self.probs, self.labels)
+        parts = (getattr(self, field.name) for field in fields(self))
         return Sample(*(None if part is None else part[rows] for part in parts))  # type: ignore[arg-type]
 
 

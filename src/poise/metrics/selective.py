@@ -69,3 +69,39 @@ def weighted_aurc(confidence: Floats, correct: Bools) -> Weighted:
         return np.asarray((wrong_before * share + rate * (size - before * share)).sum(1) / images)
 
     return weighted
+
+
+def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Probability that a correct answer is more confident than a wrong one; equal confidences count half.
+
+    It measures how well confidence separates correct from wrong answers, whatever its level. Where all answers are
+    correct or all are wrong there is nothing to separate, and the value is 0.5, that of confidences without any
+    information.
+
+    Args:
+        confidence: probability of the predicted class [N].
+        correct: whether the prediction is correct [N].
+
+    >>> auroc([0.9, 0.8, 0.7, 0.7], [True, False, True, False])
+    0.625
+    """
+    values, hits = checked_top(confidence, correct)
+    return float(weighted_auroc(values, hits)(np.ones((1, len(values))))[0])
+
+
+def weighted_auroc(confidence: Floats, correct: Bools) -> Weighted:
+    """Weighted AUROC: per level of confidence, correct answers above it and half of those on it, times the wrong."""
+    levels, group = np.unique(-confidence, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(levels)))
+    hits = correct[order]
+
+    def weighted(counts: Floats) -> Floats:
+        drawn = counts[:, order]
+        right = np.add.reduceat(drawn * hits, starts, axis=1)  # [R, G]
+        wrong = np.add.reduceat(drawn * ~hits, starts, axis=1)
+        above = np.cumsum(right, axis=1) - right / 2
+        pairs = right.sum(1) * wrong.sum(1)
+        return np.asarray(np.where(pairs > 0, (above * wrong).sum(1) / np.maximum(pairs, 1), 0.5))
+
+    return weighted

@@ -76,9 +76,10 @@ def ablation(board: Scoreboard, setting: Setting) -> list[dict[str, Any]]:
         settings = board.records.method_settings(method)
         objectives = {term["objective"] for term in settings.get("terms", ())} | {settings.get("loss")}  # older records
         parts = {"temperature": bool(settings.get("cats")), "divergence": "divergence" in objectives}
-        values = {metric: shown(metric, score.value) for metric, score in scores.items() if score is not None}
-        if len(values) == len(scores):
-            grid.append({"method": method, **parts, **values})
+        floor = board.floor(setting, datasets, method, "ece")
+        if scores["accuracy"] and scores["ece"] and floor:
+            values = {metric: shown(metric, score.value) for metric, score in scores.items() if score is not None}
+            grid.append({"method": method, **parts, **values, "ece_floor": shown("ece", floor.value)})
     return grid
 
 
@@ -103,9 +104,15 @@ def _ablation_table(title: str, grid: list[dict[str, Any]]) -> Table:
     for row in grid:
         objective = "KL divergence" if row["divergence"] else "entropy"
         temperature = "confidence-aware" if row["temperature"] else "none"
-        numbers = (row["accuracy"], row["ece"], paper[row["method"], "accuracy"], paper[row["method"], "ece"])
+        numbers = (
+            row["accuracy"],
+            row["ece"],
+            row["ece_floor"],
+            paper[row["method"], "accuracy"],
+            paper[row["method"], "ece"],
+        )
         lines.append(Line.of(row["method"], objective, temperature, *(f"{number:.2f}" for number in numbers)))
-    columns = ("Method", "Objective", "Temperature", "Acc.", "ECE", "published Acc.", "published ECE")
+    columns = ("Method", "Objective", "Temperature", "Acc.", "ECE", "ECE floor", "published Acc.", "published ECE")
     note = f"Average over the datasets that have all four; published: over ten datasets, with {published.MODEL}."
     return Table(title, columns, tuple(lines), (note,), 3, tuple({"table": title, **row} for row in grid))
 

@@ -16,6 +16,11 @@ from poise.report.runs import Records, Setting, load
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Line, Table
 
+FLOORS = (
+    "Floors: what perfectly calibrated answers with the confidences of the first and of the second would have on "
+    "average, by chance alone. A difference as small as that of the floors says nothing about calibration."
+)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -27,6 +32,7 @@ class Difference:
     against: str  # the other method, or the other setting
     metric: str
     score: Estimate
+    floors: tuple[Estimate, Estimate] | None = None  # of the two values, where the metric has a floor
 
 
 def differences(
@@ -39,10 +45,10 @@ def differences(
             raise UnknownNameError.of("method in these runs", name, records.methods)
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(records.label(setting), title, method, other, metric, score)
+        Difference(records.label(setting), title, method, other, metric, score, floors)
         for setting in records.settings
         for other in against
-        for title, metric, score in _paired(board, (setting, method), (setting, other), metrics)
+        for title, metric, score, floors in _paired(board, (setting, method), (setting, other), metrics)
     ]
 
 
@@ -66,26 +72,28 @@ def setting_differences(
     (base,) = matches
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(labels[setting], title, method, labels[base], metric, score)
+        Difference(labels[setting], title, method, labels[base], metric, score, floors)
         for setting in records.settings
         if setting != base
         for method in records.methods
-        for title, metric, score in _paired(board, (setting, method), (base, method), metrics)
+        for title, metric, score, floors in _paired(board, (setting, method), (base, method), metrics)
     ]
 
 
 _Key = tuple[Setting, str]  # a setting and a method
+_Found = tuple[str, str, Estimate, tuple[Estimate, Estimate] | None]
 
 
-def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> Iterator[tuple[str, str, Estimate]]:
-    """Yield (dataset, metric, one minus two) for every dataset that both were run on, and for their average."""
+def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> Iterator[_Found]:
+    """Yield (dataset, metric, one minus two, both floors), for datasets that both were run on and for their average."""
     both = [name for name in board.records.datasets if _same_images(board, name, one, two)]
     columns = {name: [name] for name in both} | ({"average": both} if len(both) > 1 else {})
     for metric in metrics:
         for title, names in columns.items():
             ours, theirs = (board.average(setting, names, method, metric) for setting, method in (one, two))
             if ours and theirs:
-                yield title, metric, ours - theirs
+                floors = [board.floor(setting, names, method, metric) for setting, method in (one, two)]
+                yield title, metric, ours - theirs, (floors[0], floors[1]) if floors[0] and floors[1] else None
 
 
 def _same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
@@ -116,33 +124,40 @@ def comparison(
         subject = f"Each setting minus {rows[0].against}" if rows else "Nothing to compare"
     else:
         rows, subject = differences(runs, method, against, metrics, resamples), f"{method} minus the other method"
+    floored = any(row.floors for row in rows)
     columns = ("Setting", "Dataset", "Method" if baseline else "Against", "Metric", "Difference",
-               "95 % confidence interval")  # fmt: skip
+               "95 % confidence interval", *["Floors"] * floored)  # fmt: skip
     return Table(
         "Paired differences",
         columns,
-        tuple(_line(row, row.method if baseline else row.against) for row in rows),
-        (f"{subject}, on the same images and resamples. * The 95 % confidence interval excludes 0.",),
+        tuple(_line(row, row.method if baseline else row.against, floored) for row in rows),
+        (
+            f"{subject}, on the same images and resamples. * The 95 % confidence interval excludes 0.",
+            *[FLOORS] * floored,
+        ),
         texts=4,
         records=tuple(map(_record, rows)),
     )
 
 
-def _line(row: Difference, other: str) -> Line:
+def _line(row: Difference, other: str, floored: bool) -> Line:
     value, low, high = (printed(row.metric, number, "+") for number in (row.score.value, *row.score.bounds))
     metric = get(row.metric)
     points = " points" if metric.unit == "percent" else ""
+    floors = ", ".join(printed(row.metric, floor.value) for floor in row.floors or ())
     return Line.of(
         row.setting, row.dataset, other, metric.title, value + "*" * row.score.clear, f"[{low}, {high}]{points}",
-        section=f"{row.setting}, {row.against}",
+        *[floors] * floored, section=f"{row.setting}, {row.against}",
     )  # fmt: skip
 
 
 def _record(row: Difference) -> dict[str, object]:
     value, low, high = (shown(row.metric, number) for number in (row.score.value, *row.score.bounds))
     std = row.score.std
+    floors = [shown(row.metric, floor.value) for floor in row.floors] if row.floors else [None, None]
     return {
         "setting": row.setting, "dataset": row.dataset, "method": row.method, "against": row.against,
         "metric": row.metric, "difference": value, "low": low, "high": high,
         "std": None if std is None else shown(row.metric, std), "excludes_zero": row.score.clear,
+        "floor": floors[0], "floor_against": floors[1],
     }  # fmt: skip

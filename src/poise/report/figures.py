@@ -19,7 +19,7 @@ from poise.report import panels as drawing
 from poise.report.analyses import analyse
 from poise.report.plot import STYLE, Panel, Plot
 from poise.report.runs import Group, Records, Setting, load
-from poise.report.scores import Scoreboard, printed, scoreboard
+from poise.report.scores import Scoreboard, floor_text, printed, scoreboard
 from poise.report.tsne import TextFeatures, embed, text_features
 
 Plots = Callable[[Scoreboard], Iterator[Plot]]
@@ -106,7 +106,8 @@ def tradeoff_plots(board: Scoreboard) -> Iterator[Plot]:
             ece, accuracy = (board.average(setting, datasets, name, metric) for metric in ("ece", "accuracy"))
             if ece and accuracy:
                 points[name] = ece, accuracy
-        panel = Panel(_over(datasets), partial(drawing.tradeoff, points=points))
+        floors = [board.floor(setting, datasets, name, "ece") for name in points]
+        panel = Panel(_over(datasets), partial(drawing.tradeoff, points=points, floor=floor_text("ece", floors)))
         yield _plot(board, "tradeoff", setting, [panel], width=4.4, heights=(3.4,))
 
 
@@ -120,7 +121,8 @@ def metric_plots(board: Scoreboard) -> Iterator[Plot]:
             averages = {name: board.average(setting, datasets, name, metric) for name in methods}
             scores = {name: score for name, score in averages.items() if score is not None}
             if scores:
-                panels.append(Panel("", partial(drawing.estimates, metric=metric, scores=scores)))
+                floor = floor_text(metric, [board.floor(setting, datasets, name, metric) for name in methods])
+                panels.append(Panel("", partial(drawing.estimates, metric=metric, scores=scores, floor=floor)))
         yield _plot(board, "metrics", setting, panels, title=_over(datasets), heights=(0.6 + 0.22 * len(methods),))
 
 
@@ -134,7 +136,8 @@ def reliability_plots(board: Scoreboard) -> Iterator[Plot]:
         for group in groups:
             ece = board.entries[setting, dataset, group.method].scores["ece"]
             value, low, high = (printed("ece", number) for number in ece.interval)
-            title = f"{group.method}\nECE {value} % [{low}, {high}], n = {_size(group)}"
+            floor = floor_text("ece", [board.floor(setting, [dataset], group.method, "ece")])
+            title = f"{group.method}\nECE {value} % [{low}, {high}], {floor}, n = {_size(group)}"
             bins = equal_width(group.pooled["confidence"], group.pooled["correct"])
             panels.append(Panel(title, partial(drawing.reliability, bins=bins)))
         yield _plot(board, "reliability", setting, panels, dataset=dataset, heights=(2.6, 0.9))

@@ -109,8 +109,8 @@ def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str, la
     _legend(axes, 2, below=True)
 
 
-def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate]) -> None:
-    """One dot per method with its 95 % confidence interval over images."""
+def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate], floor: str = "") -> None:
+    """One dot per method with its 95 % confidence interval over images; the ``floor`` is written at the axis."""
     names = list(scores)[::-1]
     for at, name in enumerate(names):
         value, sides = _sides(metric, scores[name])
@@ -118,21 +118,21 @@ def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate]) -> None:
     row = rows.get(metric)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
-    direction = "higher is better" if row.higher_is_better else "lower is better"
+    direction = f", {row.direction} is better" if row.direction else ""
     unit = {"percent": " (%)", "nats": " (nats)", "score": ""}[row.unit]
-    axes.set_xlabel(f"{row.title}{unit}, {direction}")
+    axes.set_xlabel(f"{row.title}{unit}{direction}" + f"\n{floor}" * bool(floor))
     axes.grid(axis="x", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
 
 
-def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]]) -> None:
+def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor: str) -> None:
     """Accuracy against ECE, one point per method, with 95 % confidence intervals; up and to the left is better."""
     for name, (ece, accuracy) in points.items():
         x, x_sides = _sides("ece", ece)
         y, y_sides = _sides("accuracy", accuracy)
         colour = look(name).colour
         axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt="o", color=colour, elinewidth=0.8, markersize=6, label=name)
-    axes.set(xlabel="ECE (%), lower is better", ylabel="accuracy (%), higher is better")
+    axes.set(xlabel=f"ECE (%), lower is better; {floor}", ylabel="accuracy (%), higher is better")
     _legend(axes, 4)
 
 

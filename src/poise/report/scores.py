@@ -38,6 +38,11 @@ class Scoreboard:
         scores = [entry.scores[metric] for entry in entries if entry is not None and metric in entry.scores]
         return Estimate.mean(scores) if scores and len(scores) == len(datasets) else None
 
+    def floor(self, setting: Setting, datasets: Sequence[str], method: str, metric: str) -> Estimate | None:
+        """Return the `average` of the metric's floor; None where it has none."""
+        floor = rows.get(metric).floor
+        return self.average(setting, datasets, method, floor) if floor else None
+
     def images(self, setting: Setting, dataset: str, method: str) -> tuple[str, ...]:
         """Return the ids of a group's images, none where it was not run; paired differences need equal ids."""
         entry = self.entries.get((setting, dataset, method))
@@ -45,8 +50,10 @@ class Scoreboard:
 
 
 def scoreboard(records: Records, *, metrics: Iterable[str] | None = None, resamples: int = 1000) -> Scoreboard:
-    """Score every group. Methods on one dataset are resampled alike, datasets independently of each other."""
+    """Score every group, with the floors of the metrics. Methods on one dataset are resampled alike, datasets not."""
     chosen = [rows.get(name) for name in (rows.names() if metrics is None else metrics)]
+    floors = dict.fromkeys(row.floor for row in chosen if row.floor)
+    chosen += [rows.get(name) for name in floors if name not in [row.name for row in chosen]]
     entries = {}
     for group in records.groups:
         samples = group.samples()
@@ -59,6 +66,12 @@ def scoreboard(records: Records, *, metrics: Iterable[str] | None = None, resamp
 def shown(metric: str, value: float) -> float:
     """Return the value in the unit in which reports print it: percent, nats, or unchanged."""
     return 100 * value if rows.get(metric).unit == "percent" else value
+
+
+def floor_text(metric: str, floors: Sequence[Estimate | None]) -> str:
+    """Return the largest of a metric's ``floors`` as figures print it; "" where there is none."""
+    known = [floor.value for floor in floors if floor is not None]
+    return f"floor {printed(metric, max(known))}" if known else ""
 
 
 def printed(metric: str, value: float, sign: str = "") -> str:

@@ -25,6 +25,10 @@ LEGEND = (
     "Bold (or †): the best of our methods and all that are not significantly worse, that is, whose paired difference "
     "from it has a 95 % confidence interval that includes 0. Nothing is marked where that holds for every method."
 )
+FLOOR = (
+    "the floor is what perfectly calibrated answers with the same confidences and as many images have on average, by "
+    "chance alone (a line of floors has the largest of the methods). A value near its floor may be noise."
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class _Block:
     def scores(self, method: str, metric: str) -> list[Estimate | None]:
         """Return one estimate per column."""
         return [self.board.average(self.setting, names, method, metric) for _, names in self.columns]
+
+    def floors(self, method: str, metric: str) -> list[Estimate | None]:
+        """Return the floor of the metric in each column."""
+        return [self.board.floor(self.setting, names, method, metric) for _, names in self.columns]
 
     def best(self, metric: str) -> dict[str, list[bool]]:
         """Return for each method whether its entry in each column is marked; see LEGEND."""
@@ -92,8 +100,9 @@ class _Block:
 
 def _best(scores: Mapping[str, Estimate | None], metric: str) -> set[str]:
     known = {method: score for method, score in scores.items() if score is not None}
-    sign = -1 if rows.get(metric).higher_is_better else 1
-    if len(known) < 2:
+    higher = rows.get(metric).higher_is_better
+    sign = -1 if higher else 1
+    if len(known) < 2 or higher is None:
         return set()
     leader = min(known.values(), key=lambda score: sign * score.value)
     marked = {method for method, score in known.items() if not (score - leader).clear}
@@ -149,19 +158,22 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
     records: list[dict[str, Any]] = []
     for method in block.methods:
         for metric in block.metrics:
-            scores, marks = block.scores(method, metric), best[metric][method]
-            pairs = list(zip(scores, marks, strict=True))
-            cells = [_cell(metric, score, mark, intervals, std) for score, mark in pairs]
+            entries = list(
+                zip(block.scores(method, metric), block.floors(method, metric), best[metric][method], strict=True)
+            )
+            cells = [_cell(metric, *entry, intervals=intervals, std=std) for entry in entries]
             lines.append(Line((*block.heads(method, metric), *cells), method))
-            records += block.records(OURS, method, metric, [_numbers(metric, score, mark) for score, mark in pairs])
+            records += block.records(OURS, method, metric, [_numbers(metric, *entry) for entry in entries])
         for metric in block.metrics:
             if (row := _published(block, method, metric)) is not None:
                 label, values, source = row
                 cells = [Cell(DASH if value is None else f"{value:.2f}") for value in values]
                 lines.append(Line((*block.heads(f"  published: {label}", metric), *cells), method, quiet=True))
-                fixed = {"low": None, "high": None, "std": None, "seeds": 3, "best": False, "source": source}
+                fixed = {**dict.fromkeys(("low", "high", "floor", "std")), "seeds": 3, "best": False, "source": source}
                 numbers = [None if value is None else {"value": value, **fixed} for value in values]
                 records += block.records(PUBLISHED, method, metric, numbers)
+    if not (intervals or std):
+        lines += _floor_lines(block)
     single = f", {rows.get(block.metrics[0]).title}" if len(block.metrics) == 1 else ""
     title = f"{block.layout.title}{single}: {block.board.records.label(block.setting)}"
     columns = ("Method", *([] if single else ["Metric"]), *(heading for heading, _ in block.columns))
@@ -169,23 +181,38 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
     return Table(title, columns, tuple(lines), notes, len(columns) - len(block.columns), tuple(records))
 
 
-def _cell(metric: str, score: Estimate | None, best: bool, intervals: bool, std: bool) -> Cell:
+def _floor_lines(block: _Block) -> Iterator[Line]:
+    """Yield one line for each metric that has a floor: in each column the largest floor of the methods."""
+    for metric in block.metrics:
+        columns = zip(*(block.floors(method, metric) for method in block.methods), strict=True)
+        known = [[floor.value for floor in column if floor is not None] for column in columns]
+        if any(known):
+            cells = [Cell(printed(metric, max(values)) if values else DASH) for values in known]
+            yield Line((*block.heads("floor", metric), *cells), "floor", quiet=True)
+
+
+def _cell(
+    metric: str, score: Estimate | None, floor: Estimate | None, best: bool, *, intervals: bool, std: bool
+) -> Cell:
+    """Return a number, and beside it in a table with intervals or standard deviations also its floor."""
     if score is None:
         return Cell(DASH)
     value, low, high = (printed(metric, number) for number in score.interval)
-    extra = [f"± {printed(metric, score.std)}"] if std and score.std is not None else []
+    extra = [f"(floor {printed(metric, floor.value)})"] if floor and (intervals or std) else []
+    extra += [f"± {printed(metric, score.std)}"] if std and score.std is not None else []
     extra += [f"[{low}, {high}]"] if intervals else []
     return Cell(value, " ".join(extra), best)
 
 
-def _numbers(metric: str, score: Estimate | None, best: bool) -> dict[str, Any] | None:
-    """Return the numbers behind a cell, always with interval and standard deviation."""
+def _numbers(metric: str, score: Estimate | None, floor: Estimate | None, best: bool) -> dict[str, Any] | None:
+    """Return the numbers behind a cell, always with interval, floor and standard deviation."""
     if score is None:
         return None
     value, low, high = (shown(metric, number) for number in score.interval)
     deviation = None if score.std is None else shown(metric, score.std)
-    return {"value": value, "low": low, "high": high, "std": deviation, "seeds": len(score.by_seed), "best": best,
-            "source": ""}  # fmt: skip
+    least = None if floor is None else shown(metric, floor.value)
+    return {"value": value, "low": low, "high": high, "floor": least, "std": deviation, "seeds": len(score.by_seed),
+            "best": best, "source": ""}  # fmt: skip
 
 
 def _published(block: _Block, method: str, metric: str) -> tuple[str, list[float | None], str] | None:
@@ -217,6 +244,8 @@ def _notes(block: _Block, sources: Sequence[str]) -> list[str]:
     images = ", ".join(f"{catalog.heading(name)} {sizes[name]}" for name in layout.datasets)
     over = f"mean over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]} only"
     notes = [f"Model {block.setting.model}; images: {images}; {over}.", _widths(block)]
+    if floored := [rows.get(metric).title for metric in block.metrics if rows.get(metric).floor]:
+        notes.append(f"{', '.join(floored)}: {FLOOR}")
     if any(None in block.scores(method, metric) for method in block.methods for metric in block.metrics):
         notes.append("A dash: not run, or the records lack what the metric needs; no average without all datasets.")
     failed, uneven = sum(group.errors for group in groups), sum(group.uneven for group in groups)
