@@ -24,7 +24,7 @@ class Answers:
     Attributes:
         settings: the method's settings.
         probs: its probabilities [n, C].
-        seconds: time per image of some of the images.
+        seconds: time per image, of some of the images.
     """
 
     settings: Mapping[str, Any]
@@ -88,7 +88,7 @@ def recommend(seconds: Mapping[str, float], after: Mapping[str, Mapping[str, Est
     score = f"Brier score {after[best]['brier'].value:.3f}"
     if chosen == best:
         cheaper = [name for name in after if seconds[name] < seconds[best]]
-        note = f"; {', '.join(cheaper)} cost less and are significantly worse" if cheaper else " and costs least"
+        note = f"; {', '.join(cheaper)} cost less, but are significantly worse" if cheaper else " and costs least"
         return best, f"{best} has the best {score}{note if len(after) > 1 else ''}."
     difference = after[chosen]["brier"] - after[best]["brier"]
     low, high = difference.bounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,41 +91,48 @@ def calibrate(
 
 def tables(calibration: Calibration, errors: list[float], coverages: list[float]) -> list[Table]:
     """Return what `poise calibrate` prints: the methods, their calibrators, and what can be promised."""
-    parts, count = calibration.methods.items(), len(calibration)
-    compared = tuple(Line((Cell(name), *_numbers(part))) for name, part in parts)
-    calibrators = tuple(
-        Line.of(name, part.calibrator.name, "; ".join(f"{key} {_text(value)}" for key, value in part.intervals.items()),
-                part.reason) for name, part in parts
-    )  # fmt: skip
-    promised = tuple(_promise(name, part, error) for name, part in parts for error in errors)
-    sets = tuple(_set_line(name, part, coverage) for name, part in parts for coverage in coverages)
-    confidence = f"{100 * calibration.confidence:.4g} %"
+    parts = calibration.methods
+    compared = tuple(
+        Line((Cell(title), *(_cell(value(part), factor, digits) for part in parts.values())))
+        for title, factor, digits, value in _METRICS
+    )
+    calibrators = tuple(Line.of(name, _parameters(part), part.reason) for name, part in parts.items())
+    promised = tuple(_promise(name, part, error) for name, part in parts.items() for error in errors)
+    sets = tuple(_set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
     return [
-        Table(f"Methods on {count} images, before and after calibration (95 % confidence intervals)",
-              ("Method", "Accuracy %", "ECE %", "floor", "ECE after %", "floor", "NLL", "NLL after", "Brier",
-               "Brier after", "s per image"), compared,
-              ("After: each image is calibrated without using its own label (cross-validation). Floor: the ECE that "
-               "perfectly calibrated answers would have with so few images.",), texts=1),
-        Table("Calibrators", ("Method", "Calibrator", "Parameters", "Chosen because"), calibrators, texts=4),
-        Table("Thresholds", ("Method", "At most wrong", "Answer if confidence is at least", "Answered here", "Wrong"),
-              promised, (f"With {confidence} confidence for all methods together, on images like these.",), texts=2),
-        Table("Prediction sets (LAC)", ("Method", "Coverage", "Labels whose probability is at least"), sets,
-              ("Sets contain the correct label for this share of images like these, on average.",), texts=2),
+        Table(f"Methods on {len(calibration)} images, with 95 % confidence intervals", ("", *parts), compared, (
+            "After: calibrated; each image without using its own label (cross-validation). Floor: the ECE of perfectly "
+            "calibrated answers to so few images.",), texts=1),
+        Table("Calibrators", ("Method", "Calibrator", "Choice"), calibrators, texts=3),
+        Table("Thresholds", ("Method", "Wrong at most", "Answer from confidence", "Answered here", "Wrong here"),
+              promised, (f"With {100 * calibration.confidence:.4g} % confidence, for images like these.",)),
+        Table("Prediction sets", ("Method", "Coverage", "Labels from probability"), sets,
+              ("They contain the correct label for this share of images like these, on average.",)),
     ]  # fmt: skip
 
 
-def _numbers(part: MethodCalibration) -> list[Cell]:
-    before, after = part.before, part.after
-    percent = [(before["accuracy"], 100.0), (before["ece"], 100.0), (before["ece_floor"], 100.0),
-               (after["ece"], 100.0), (after["ece_floor"], 100.0)]  # fmt: skip
-    cells = [_cell(value, factor, 1) for value, factor in percent]
-    cells += [_cell(side[name], 1.0, 3) for name in ("nll", "brier") for side in (before, after)]
-    return [*cells, _cell(part.seconds, 1.0, 3)]
+_METRICS: tuple[tuple[str, float, int, Callable[[MethodCalibration], Interval]], ...] = (
+    ("Accuracy %", 100, 1, lambda part: part.before["accuracy"]),
+    ("ECE %", 100, 1, lambda part: part.before["ece"]),
+    ("  floor", 100, 1, lambda part: part.before["ece_floor"]),
+    ("ECE % after", 100, 1, lambda part: part.after["ece"]),
+    ("  floor", 100, 1, lambda part: part.after["ece_floor"]),
+    ("NLL", 1, 3, lambda part: part.before["nll"]),
+    ("NLL after", 1, 3, lambda part: part.after["nll"]),
+    ("Brier", 1, 3, lambda part: part.before["brier"]),
+    ("Brier after", 1, 3, lambda part: part.after["brier"]),
+    ("Seconds per image", 1, 3, lambda part: part.seconds),
+)
 
 
 def _cell(value: Interval, factor: float, digits: int) -> Cell:
     number, low, high = (f"{factor * item:.{digits}f}" for item in value)
     return Cell(number, f"({low} to {high})")
+
+
+def _parameters(part: MethodCalibration) -> str:
+    values = (f"{name} {_text(value)}" for name, value in part.intervals.items())
+    return ", ".join(values if len(part.intervals) == 1 else (part.calibrator.name, *values))
 
 
 def _text(value: Interval) -> str:

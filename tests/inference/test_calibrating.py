@@ -1,0 +1,217 @@
+"""`Classifier.calibrate` and `Classifier(calibration=...)`: what is fitted, what is promised, what is refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import poise
+from poise.backbones import load_model
+from poise.calibration import Calibration
+from poise.errors import InvalidCalibrationError, InvalidLabelsError, InvalidOptionError
+from poise.inference.classifier import Classifier
+from poise.inference.guarantees import uniform
+from poise.inference.results import Failure
+
+LABELS = ["cat", "dog", "rocket"]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return load_model("tiny", device="cpu")
+
+
+def classifier(encoder, method="zero-shot", **options) -> Classifier:
+    return Classifier(LABELS, encoder, method, **{"views": 4, **options})
+
+
+def images(count: int, seed: int = 0) -> list[np.ndarray]:
+    return list(np.random.default_rng(seed).integers(0, 256, (count, 24, 24, 3), dtype=np.uint8))
+
+
+def truth(count: int) -> list[str]:
+    return (LABELS * count)[:count]
+
+
+@pytest.fixture(scope="module")
+def calibration(encoder) -> Calibration:
+    return classifier(encoder, ["zero-shot", "kld+cats"]).calibrate(images(60), truth(60), coverage=[0.9])
+
+
+def test_it_holds_the_plain_answers_of_every_method(encoder, calibration):
+    several = classifier(encoder, ["zero-shot", "kld+cats"])
+    classes = np.array([LABELS.index(label) for label in truth(60)])
+    for name, probs in several.predict_proba(images(60)).items():
+        part = calibration.methods[name]
+        np.testing.assert_array_equal(part.labels, classes)
+        np.testing.assert_allclose(part.confidence, probs.max(1), atol=1e-6)
+        np.testing.assert_array_equal(part.correct, probs.argmax(1) == classes)
+        np.testing.assert_allclose(part.scores["lac"], 1 - probs[np.arange(60), classes], atol=1e-6)
+        assert part.delta == 0.05 / 2  # two methods share it
+    assert len(calibration) == 60
+    assert calibration.confidence == pytest.approx(0.95)
+    assert calibration.recommended in calibration.methods
+    assert calibration.recommended in calibration.reason
+
+
+def test_results_are_calibrated_and_carry_sets_and_decisions(encoder, calibration):
+    plain = classifier(encoder)
+    part = calibration.methods["zero-shot"]
+    error = next(level / 100 for level in range(1, 100) if part.certificate(level / 100).threshold is not None)
+    guarded = classifier(encoder, calibration=calibration, coverage=0.9, max_error=error)
+    for image in images(12, seed=1):
+        before, after = plain(image), guarded(image)
+        raw = np.array([before.probabilities[label] for label in LABELS])
+        expected = part.calibrator.apply(raw[None])[0]
+        assert after.label == before.label
+        assert after.raw_confidence == pytest.approx(before.confidence, abs=1e-6)
+        np.testing.assert_allclose([after.probabilities[label] for label in LABELS], expected, atol=1e-6)
+        limit = np.sort(part.scores["lac"])[int(np.ceil(61 * 0.9)) - 1]
+        members = {label for label, prob in before.probabilities.items() if 1 - prob <= limit} or {before.label}
+        assert set(after.prediction_set) == members
+        assert after.prediction_set == after.set_at(0.9)
+        assert after.prediction_set[0] == after.label
+        assert (after.decision.action == "answer") == (before.confidence >= after.decision.threshold)
+        assert f"at most {100 * error:g} %" in after.decision.guarantee
+        assert "95 % confidence" in after.decision.guarantee
+        stored = json.loads(json.dumps(after.to_dict()))
+        assert stored["decision"]["action"] == after.decision.action
+        assert tuple(stored["prediction_set"]) == after.prediction_set
+        assert "calibrated" not in stored
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+@pytest.mark.parametrize("per_class", [False, True])
+def test_sets_grow_with_coverage(encoder, calibration, score, per_class):
+    result = classifier(encoder, calibration=calibration)(images(1, seed=3)[0])
+    sets = [set(result.set_at(level, score=score, per_class=per_class)) for level in (0.3, 0.6, 0.9, 0.98)]
+    assert all(small <= large for small, large in zip(sets, sets[1:], strict=False))
+    assert result.decision is None
+    assert result.prediction_set is None
+
+
+def test_the_file_gives_the_same_answers(encoder, calibration, tmp_path: Path):
+    calibration.save(tmp_path / "c.json")
+    image = images(1, seed=5)[0]
+    assert Calibration.load(tmp_path / "c.json").methods["zero-shot"].to_dict() == (
+        calibration.methods["zero-shot"].to_dict()
+    )
+    results = [classifier(encoder, calibration=kept)(image) for kept in (calibration, tmp_path / "c.json")]
+    assert results[0] == results[1]
+    assert results[0].set_at(0.9, score="aps") == results[1].set_at(0.9, score="aps")
+
+
+def test_calibration_images_are_refused_one_by_one(encoder, calibration):
+    outcomes = list(classifier(encoder, calibration=calibration).each([images(60)[7], images(1, seed=9)[0]]))
+    assert isinstance(outcomes[0], Failure)
+    assert outcomes[0].code == "calibration_image"
+    assert isinstance(outcomes[1], dict)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"views": 5}, ["views 4", "has 5"]),
+        ({"seed": 3}, ["seed 0", "has 3"]),
+        ({"augmix": True}, ["augmix False", "has True"]),
+        ({"template": "art of a {}."}, ["'a photo of a {}.'", "'art of a {}.'"]),
+        ({"labels": ["cat", "dog", "horse"]}, ["'rocket' at index 2", "'horse' at index 2"]),
+        ({"labels": ["cat", "dog"]}, ["3 labels", "2 labels"]),
+        ({"method": "tpt"}, ["no method 'tpt'", "zero-shot, kld+cats"]),
+        ({"method": poise.methods.get("kld+cats", lr=1e-2)}, ["lr 0.005", "has 0.01"]),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_other_conditions_are_refused_with_both_values(encoder, calibration, change, words):
+    options = {"labels": LABELS, "method": "kld+cats", "views": 4, **change}
+    with pytest.raises(InvalidCalibrationError) as caught:
+        Classifier(model=encoder, calibration=calibration, **options)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_another_model_is_refused_by_its_fingerprint(encoder, calibration):
+    other = replace(calibration, conditions=replace(calibration.conditions, fingerprint="0" * 16))
+    with pytest.raises(InvalidCalibrationError, match="fingerprint '0000000000000000'"):
+        classifier(encoder, calibration=other)
+
+
+def test_too_few_images_are_refused_before_any_work(encoder):
+    plain = classifier(encoder)
+    with pytest.raises(InvalidCalibrationError, match=r"8 images are too few: 9 for prediction sets with coverage 0\.9"):
+        plain.calibrate(["missing.png"] * 8, truth(8), coverage=[0.9])
+    with pytest.raises(InvalidCalibrationError, match=r"59 for an error of at most 0\.05 with confidence 0\.95"):
+        plain.calibrate(["missing.png"] * 58, truth(58), max_error=[0.05])
+    with pytest.raises(InvalidCalibrationError, match="73 for an error"):  # 0.025 for each of two methods
+        classifier(encoder, ["zero-shot", "tpt"]).calibrate(["missing.png"] * 58, truth(58), max_error=[0.05])
+
+
+def test_what_is_refused(encoder, calibration):
+    plain = classifier(encoder)
+    with pytest.raises(InvalidCalibrationError, match="no image of the label 'rocket'"):
+        plain.calibrate(images(10), ["cat", "dog"] * 5)
+    with pytest.raises(InvalidOptionError, match="labels that the classifier has not: 'horse'"):
+        plain.calibrate(images(2), ["cat", "horse"])
+    with pytest.raises(InvalidOptionError, match="2 images and 3 labels"):
+        plain.calibrate(images(2), truth(3))
+    with pytest.raises(InvalidOptionError, match="need a calibration"):
+        classifier(encoder, coverage=0.9)
+    with pytest.raises(InvalidOptionError, match="has no calibration"):
+        plain(images(1)[0]).set_at(0.9)
+    with pytest.raises(InvalidCalibrationError, match="need 99 calibration images"):
+        classifier(encoder, calibration=calibration, coverage=0.99)
+    with pytest.raises(InvalidOptionError, match="coverage"):
+        classifier(encoder, calibration=calibration, coverage=1.5)
+    with pytest.raises(InvalidCalibrationError, match="no confidence threshold"):
+        classifier(encoder, calibration=calibration, max_error=0.001)
+    with pytest.raises(InvalidLabelsError):
+        Classifier([], encoder, calibration=calibration)
+
+
+def test_missing_labels_can_be_allowed(encoder):
+    made = classifier(encoder).calibrate(images(10), ["cat", "dog"] * 5, missing_labels=True)
+    assert len(made) == 10
+
+
+def test_bad_images_and_copies_cost_one_row_each(encoder, tmp_path: Path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    several = [*images(10), tmp_path / "broken.png", images(10)[0]]
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        made = classifier(encoder).calibrate(several, [*truth(10), "cat", "cat"])
+    assert len(made) == 10
+    assert [word in str(note.message) for note, word in zip(notes, ("broken.png", "copy"), strict=True)] == [True] * 2
+    with pytest.raises(InvalidCalibrationError, match="same image with different labels"):
+        classifier(encoder).calibrate(several[:10] + several[11:], [*truth(10), "dog"])
+
+
+@pytest.mark.parametrize("which", ["right", "wrong"])
+def test_all_right_and_all_wrong(encoder, which):
+    plain = classifier(encoder)
+    predicted = [result.label for result in plain(images(40))]
+    given = predicted if which == "right" else [LABELS[LABELS.index(label) - 1] for label in predicted]
+    made = plain.calibrate(images(40), given, missing_labels=True)
+    part = made.methods["zero-shot"]
+    result = classifier(encoder, calibration=made)(images(1, seed=4)[0])
+    assert 0 < result.confidence <= 1
+    assert (part.certificate(0.2).threshold is None) == (which == "wrong")
+    assert part.after["accuracy"].value == (which == "right")
+
+
+def test_streams_are_refused(encoder):
+    plain = classifier(encoder)
+    plain.tuner = type("Stream", (), {"ordered": True})()
+    with pytest.raises(InvalidCalibrationError, match="depend on the images before"):
+        plain.calibrate(images(3), truth(3))
+
+
+def test_random_numbers_depend_on_the_image_alone():
+    numbers = [uniform(str(key)) for key in range(2000)]
+    assert uniform("a") == uniform("a") != uniform("b")
+    assert 0 <= min(numbers) < 0.01
+    assert 0.99 < max(numbers) < 1
+    assert abs(np.mean(numbers) - 0.5) < 0.03
