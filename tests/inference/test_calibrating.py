@@ -72,7 +72,7 @@ def test_results_are_calibrated_and_carry_sets_and_decisions(encoder, calibratio
         assert after.raw_confidence == pytest.approx(before.confidence, abs=1e-6)
         np.testing.assert_allclose([after.probabilities[label] for label in LABELS], expected, atol=1e-6)
         limit = np.sort(part.scores["lac"])[int(np.ceil(61 * 0.9)) - 1]
-        members = {label for label, prob in before.probabilities.items() if 1 - prob <= limit} or {before.label}
+        members = {label for label, prob in before.probabilities.items() if 1 - prob <= limit + 1e-8} or {before.label}
         assert set(after.prediction_set) == members
         assert after.prediction_set == after.set_at(0.9)
         assert after.prediction_set[0] == after.label
@@ -142,11 +142,13 @@ def test_another_model_is_refused_by_its_fingerprint(encoder, calibration):
 
 def test_too_few_images_are_refused_before_any_work(encoder):
     plain = classifier(encoder)
-    with pytest.raises(InvalidCalibrationError, match=r"8 images are too few: 9 for prediction sets with coverage 0\.9"):
+    with pytest.raises(
+        InvalidCalibrationError, match=r"8 images are too few: 9 for prediction sets with coverage 0\.9"
+    ):
         plain.calibrate(["missing.png"] * 8, truth(8), coverage=[0.9])
     with pytest.raises(InvalidCalibrationError, match=r"59 for an error of at most 0\.05 with confidence 0\.95"):
         plain.calibrate(["missing.png"] * 58, truth(58), max_error=[0.05])
-    with pytest.raises(InvalidCalibrationError, match="73 for an error"):  # 0.025 for each of two methods
+    with pytest.raises(InvalidCalibrationError, match="72 for an error"):  # 0.025 for each of two methods
         classifier(encoder, ["zero-shot", "tpt"]).calibrate(["missing.png"] * 58, truth(58), max_error=[0.05])
 
 

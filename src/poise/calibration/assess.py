@@ -10,7 +10,7 @@ import numpy as np
 
 from poise.calibration.choice import choose
 from poise.calibration.conformal import scores
-from poise.calibration.stored import Calibration, Conditions, MethodCalibration
+from poise.calibration.stored import Calibration, Conditions, MethodCalibration, plain
 from poise.metrics.bootstrap import Estimate, Interval, estimate, resampled_counts
 from poise.metrics.sample import Floats, Ints, Sample
 
@@ -63,7 +63,8 @@ def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[Met
     before = estimate([sample], names=METRICS)
     after = estimate([Sample.of(choice.held_out, labels)], names=METRICS)
     part = MethodCalibration(
-        settings=answer.settings, labels=labels, confidence=sample.confidence, correct=sample.correct, delta=delta,
+        settings=plain(answer.settings), delta=delta,
+        labels=labels, confidence=sample.confidence, correct=sample.correct,
         scores={name: scores.get(name).of_labels(answer.probs, labels, u) for name in scores},
         calibrator=choice.calibrator, intervals=choice.intervals, reason=choice.reason,
         before={name: value.interval for name, value in before.items()},

@@ -2,7 +2,9 @@
 
 Thresholds are tested from high to low. At each one, the exact binomial (Clopper-Pearson) upper bound of the error rate
 among the answered images must not exceed the target; the first failure ends the sequence, so no correction for multiple
-tests is needed. The sequence starts where so many images are answered that a test without errors passes.
+tests is needed. The sequence starts where so many images are answered that a test without errors passes. One error
+among these ends it at once, so with more images there are several sequences, which start at 1, 2, 4, ... times as many
+answered images and share delta (Bonferroni). Their number depends on the number of images only.
 
 The certificate holds for images that are drawn like the calibration images, with probability 1 - delta over the draw
 of the calibration images, if the error rate does not fall as the confidence falls.
@@ -19,7 +21,7 @@ from scipy import special
 
 from poise.calibration.levels import exact_level
 from poise.errors import InvalidOptionError
-from poise.metrics.sample import Floats, checked_top
+from poise.metrics.sample import Floats, checked_count, checked_top
 
 ROUNDING = 1e-12  # a bound above the target by less than this is equal to it in exact arithmetic
 
@@ -80,7 +82,9 @@ def images_for_error(max_error: float, delta: float = 0.05) -> int:
     return next(n for n in range(max(1, guess - 1), guess + 2) if right**n <= limit)
 
 
-def certify(confidence: ArrayLike, correct: ArrayLike, max_error: float, *, delta: float = 0.05) -> Certificate:
+def certify(
+    confidence: ArrayLike, correct: ArrayLike, max_error: float, *, delta: float = 0.05, starts: int | None = None
+) -> Certificate:
     """Find the lowest threshold whose error rate among answered images is certified to be at most ``max_error``.
 
     Args:
@@ -88,24 +92,36 @@ def certify(confidence: ArrayLike, correct: ArrayLike, max_error: float, *, delt
         correct: whether each prediction is correct [N].
         max_error: accepted error rate among answered images, in (0, 1).
         delta: accepted probability that the certificate is wrong, in (0, 1).
+        starts: number of sequences; None = as many as the number of images has room for.
 
     Images of equal confidence are answered together.
 
     >>> certify([0.9] * 30 + [0.4] * 10, [True] * 30 + [False] * 10, 0.1).threshold
     0.9
     """
-    needed = images_for_error(max_error, delta)
+    nothing = Certificate(None, 0, 0, 1.0, max_error, delta, int(np.size(confidence)))
+    sequences = _room(nothing.images, max_error, delta) if starts is None else checked_count("starts", starts)
+    share = delta / sequences
+    needed = images_for_error(max_error, share)
     if np.size(confidence) == 0 and np.size(correct) == 0:
-        return Certificate(None, 0, 0, 1.0, max_error, delta, 0)
+        return nothing
     values, hits = checked_top(confidence, correct)
     levels, group = np.unique(-values, return_inverse=True)  # from high to low
     answered = np.cumsum(np.bincount(group))
     errors = np.cumsum(np.bincount(group, weights=~hits)).astype(np.int64)
-    start = int(np.searchsorted(answered, needed))
-    bounds = upper_bound(errors[start:], answered[start:], delta)
-    passed = int(np.cumprod(bounds <= max_error + ROUNDING).sum())
-    if passed == 0:
-        return Certificate(None, 0, 0, 1.0, max_error, delta, len(values))
-    last = start + passed - 1
-    return Certificate(float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[passed - 1]),
+    bounds = upper_bound(errors, answered, share)
+    failed = np.append(bounds > max_error + ROUNDING, True)
+    first = np.searchsorted(answered, needed * 2 ** np.arange(sequences))  # where each sequence starts
+    last = max(int(start + failed[start:].argmax()) - 1 if not failed[start] else -1 for start in first)
+    if last < 0:
+        return nothing
+    return Certificate(float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[last]),
                        max_error, delta, len(values))  # fmt: skip
+
+
+def _room(images: int, max_error: float, delta: float) -> int:
+    """Return the largest number of sequences whose last one starts within ``images``, at least 1."""
+    room = 1
+    while images_for_error(max_error, delta / (room + 1)) * 2**room <= images:
+        room += 1
+    return room

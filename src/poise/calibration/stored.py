@@ -32,7 +32,7 @@ class Conditions:
         fingerprint: hash of its weights, preprocessing and tokenizer.
         labels: the labels in order.
         template: the prompt.
-        init: hash of the context that tuning starts from.
+        init: "template", or a hash of the vectors that tuning starts from.
         views: views per image.
         augmix: whether views are mixed with AugMix.
         seed: seed of the views, which are drawn from the seed and the image's pixels.
@@ -197,8 +197,8 @@ class Calibration:
             raise InvalidCalibrationError(
                 f"The calibration has no method '{name}'.", hint=f"It has: {', '.join(self.methods)}."
             )
-        part, now = self.methods[name], json.loads(json.dumps(dict(settings)))
-        for key in part.settings.keys() | now.keys():
+        part, now = self.methods[name], plain(settings)
+        for key in sorted(part.settings.keys() | now.keys()):
             if part.settings.get(key) != now.get(key):
                 raise InvalidCalibrationError(
                     f"The calibration was made with {name}'s {key} {part.settings.get(key)!r}, and this classifier has "
@@ -255,6 +255,11 @@ class Calibration:
         images = frozenset(str(key) for key in values["images"])
         return cls(conditions=conditions, methods=methods, recommended=values["recommended"],
                    reason=str(values["reason"]), images=images)  # fmt: skip
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as JSON would return them, so that stored and new ones compare equal."""
+    return dict(json.loads(json.dumps(dict(settings))))
 
 
 def _unreadable(path: str | Path, problem: object) -> InvalidCalibrationError:

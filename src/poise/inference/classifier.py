@@ -248,11 +248,11 @@ class Classifier(Generic[R]):
 
     def conditions(self) -> Conditions:
         """Return what answers depend on beside the image and the method."""
-        texts, recipe = self.tuner.texts, self.recipe
+        texts, recipe, init = self.tuner.texts, self.recipe, self._tuning[2]
         return Conditions(
             model=self.encoder.name, fingerprint=fingerprint(self.encoder), labels=self.labels,
-            template=texts.classes.template, init=hash_prompt(texts.init), views=recipe.views, augmix=recipe.augmix,
-            seed=recipe.seed,
+            template=texts.classes.template, init=init if init == "template" else hash_prompt(texts.init),
+            views=recipe.views, augmix=recipe.augmix, seed=recipe.seed,
         )  # fmt: skip
 
     def only(self, method: str) -> Classifier[Any]:
