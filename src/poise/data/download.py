@@ -34,17 +34,7 @@ def get(
     images: Callable[[str, Path], object] = fetch_with_torchvision,
     split: Callable[[str, Path, str], object] = fetch_split,
 ) -> CheckResult:
-    """Download the missing files of a dataset, then check it.
-
-    Args:
-        name: Name of the dataset in the catalogue.
-        root: The data folder.
-        images: Downloads the images; called with the name of torchvision's dataset class and the data folder.
-        split: Downloads the split file; called with its Google Drive id, the folder and the file name.
-
-    Raises:
-        InvalidDatasetError: The dataset can't be downloaded automatically, or a download failed.
-    """
+    """Download the missing files of a dataset, with ``images`` and ``split``, then check it."""
     dataset = row(name)
     folder = Path(root).expanduser()
     folder.mkdir(parents=True, exist_ok=True)

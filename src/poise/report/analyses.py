@@ -61,10 +61,7 @@ def analyse(group: Group) -> Analysis:
 
 
 def ablation(board: Scoreboard, setting: Setting) -> list[dict[str, Any]]:
-    """Return the ablation grid {entropy, divergence} x {no temperature, CATS}, Table 5, in percent.
-
-    Scores are averaged over the datasets on which all four methods were run.
-    """
+    """Return the grid of Table 5 in percent, averaged over the datasets on which all four methods were run."""
     datasets = [
         name
         for name in board.records.datasets

@@ -9,8 +9,8 @@ from poise.views.plan import AugMixPlan, ViewPlan, plan_views
 from poise.views.recipe import DEFAULT_ENGINE, ENGINES, ViewRecipe
 
 if TYPE_CHECKING:
+    from poise.views.batched import make_views_batched
     from poise.views.pil.crops import make_views
-    from poise.views.torch.batched import make_views_batched
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -23,7 +23,7 @@ __all__ = [
     "plan_views",
 ]
 
-_MODULES = {"make_views": "poise.views.pil.crops", "make_views_batched": "poise.views.torch.batched"}
+_MODULES = {"make_views": "poise.views.pil.crops", "make_views_batched": "poise.views.batched"}
 
 
 def __getattr__(name: str) -> object:
