@@ -22,7 +22,8 @@ from poise.inits.maple import RECIPES, Coupled
 from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
-from poise.views import ViewRecipe, make_views, plan_views
+from poise.views import ViewRecipe, plan_views
+from poise.views.pil.crops import make_views
 
 LABELS = ["cat", "dog", "fish"]
 

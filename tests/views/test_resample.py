@@ -16,8 +16,9 @@ from transformers import CLIPImageProcessor
 
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
-from poise.views import make_views, make_views_batched, plan_views
-from poise.views.pil.crops import crop_view
+from poise.views import plan_views
+from poise.views.batched import make_views_batched
+from poise.views.pil.crops import crop_view, make_views
 from poise.views.pil.plain import plain_view
 from poise.views.pixels import normalise, to_tensor
 from poise.views.triton import launch, view_kernels
