@@ -21,7 +21,8 @@ from poise.loading.sources import NamedBytes
 from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.types import ClassTokens
-from poise.views import ViewRecipe, make_views
+from poise.views import ViewRecipe
+from poise.views.pil.crops import make_views
 
 CLASSES = 47
 

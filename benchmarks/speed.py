@@ -30,7 +30,8 @@ from poise.backbones.loaders.tiny import tiny_model
 from poise.images import read_image
 from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner
-from poise.views import make_views, make_views_batched
+from poise.views.batched import make_views_batched
+from poise.views.pil.crops import make_views
 
 PARTS = ("compute", "text", "methods", "classes", "views", "end")
 

@@ -223,3 +223,7 @@ def test_a_long_label_is_refused_or_cut(folder: Path) -> None:
     with pytest.warns(UserWarning, match="Cut to the model's 77 tokens"):
         done = run(str(folder / "a.png"), "--labels", labels, "--on-long-label", "truncate")
     assert done.exit_code == 0, done.output
+
+
+def test_empty_labels_are_refused(folder: Path) -> None:
+    assert "The list of labels is empty. Give at least one label." in str(run(str(folder), "--labels", "").exception)

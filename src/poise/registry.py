@@ -58,13 +58,7 @@ class Registry(Generic[T]):
 
 
 def check_options(kind: type, values: Mapping[str, Any], owner: str) -> None:
-    """Reject values that are not of the type of the dataclass's field with that name.
-
-    Args:
-        kind: a dataclass.
-        values: options by field name; the names are checked elsewhere.
-        owner: whose options they are, for the message.
-    """
+    """Reject values that are not of the type of the dataclass field with that name; messages name the ``owner``."""
     types = get_type_hints(kind)
     for name, value in values.items():
         wanted = types[name]

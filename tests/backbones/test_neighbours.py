@@ -16,7 +16,8 @@ from poise.errors import InvalidLabelsError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
 from poise.testing import check_backbone
 from poise.types import Prompt
-from poise.views import make_views, plan_views
+from poise.views import plan_views
+from poise.views.pil.crops import make_views
 
 LABELS = ["cat", "great white shark", "a dog", "annual crop land of the north"]
 

@@ -1,4 +1,4 @@
-"""The shipped model is the recorded one, open_clip reads it by itself, and it knows real photos."""
+"""The shipped model is the recorded one, open_clip reads it by itself, and it knows real images."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_folder_is_at_most_50_megabytes():
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 50_000_000
 
 
-def test_five_photos_among_twenty_labels_through_open_clip(open_clip_model):
+def test_five_images_among_twenty_labels_through_open_clip(open_clip_model):
     model, prepare, tokenizer = open_clip_model
     with torch.inference_mode():
         images = model.encode_image(torch.stack([prepare(photo(name)) for name in PHOTOS]), normalize=True)
@@ -64,15 +64,15 @@ def test_open_clip_gives_the_same_features(open_clip_model):
 
     model, prepare, tokenizer = open_clip_model
     encoder = load_model("pocket", device="cpu", dtype="float32")
-    pictures = torch.stack([prepare(photo(name)) for name in PHOTOS])
+    images = torch.stack([prepare(photo(name)) for name in PHOTOS])
     with torch.inference_mode():
         classes = tokenise(encoder, LABELS, "a photo of a {}.")
         ours = (
-            encoder.encode_images(pictures[None])[0],
+            encoder.encode_images(images[None])[0],
             encoder.encode_classes(classes, init_prompt(encoder, classes))[0],
         )
         theirs = (
-            F.normalize(model.encode_image(pictures), dim=-1),
+            F.normalize(model.encode_image(images), dim=-1),
             F.normalize(model.encode_text(tokenizer([f"a photo of a {label}." for label in LABELS])), dim=-1),
         )
     for mine, other in zip(ours, theirs, strict=True):

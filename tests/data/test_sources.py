@@ -64,8 +64,8 @@ def test_folder_refusals(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidDatasetError, match="No images"):
         data.open_dataset(f"folder:{tmp_path}")
-    with pytest.raises(InvalidOptionError, match="few-shot"):
-        data.open_dataset(f"folder:{tmp_path}", shots=4)
+    with pytest.raises(InvalidOptionError, match="has no split"):
+        data.open_dataset(f"folder:{tmp_path}", split="train")
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> None:

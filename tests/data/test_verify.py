@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from poise import data
 from poise.cli.data import app
-from poise.data.download import get
+from poise.data import download
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
 from poise.evaluate.sanity import plausibility
 
@@ -139,6 +139,15 @@ PLACES = {
     "pets": "oxford-iiit-pet/images", "caltech101": "caltech101/101_ObjectCategories", "sun397": "SUN397",
     "aircraft": "fgvc-aircraft-2013b/data",
 }  # fmt: skip
+
+
+def get(name: str, root: Path, **fetchers: object) -> data.CheckResult:
+    """Download with other functions for ``images`` and ``split``."""
+    names = {"images": "fetch_with_torchvision", "split": "fetch_split"}
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, fetch in fetchers.items():
+            patch.setattr(download, names[kind], fetch)
+        return download.get(name, root)
 
 
 @pytest.mark.usefixtures("known_counts")

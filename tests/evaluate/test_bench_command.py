@@ -11,7 +11,7 @@ from evaluate.attempt import arguments, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.errors import InvalidOptionError, UnknownNameError
+from poise.errors import InvalidOptionError, InvalidTemplateError, UnknownNameError
 
 CONFIG = Path(__file__).parents[2] / "configs" / "table1.toml"
 runner = CliRunner()
@@ -44,6 +44,11 @@ def test_flags_override_the_file():
         (["--method", "tptt", "--dataset", "dtd"], UnknownNameError),
         (["--set", "veiws=3", "--dataset", "dtd"], UnknownNameError),
         (["--views", "0", "--dataset", "dtd"], InvalidOptionError),
+        (["--temperature", "0", "--dataset", "dtd"], InvalidOptionError),
+        (["--template", "x", "--dataset", "dtd"], InvalidTemplateError),
+        (["--engine", "foo", "--dataset", "dtd"], UnknownNameError),
+        (["--name", "../x", "--dataset", "dtd"], InvalidOptionError),
+        (["--method", "tpt", "--set", "options.kld.lr=0.1", "--dataset", "dtd"], InvalidOptionError),
         ([], InvalidOptionError),
     ],
 )
@@ -58,6 +63,8 @@ def test_a_run_and_what_can_be_made_of_it(tmp_path):
     result = runner.invoke(app, arguments(image_folder, tmp_path / "runs"))
     assert result.exit_code == 3, result.output
     assert "2 images could not be read" in result.output
+    assert "13 images, 2 methods, 2 seeds, 2 failures; 10 of 10 chunks new, in " in result.output
+    assert f"Next: poise bench table {tmp_path / 'runs' / 'run'}" in result.output
     info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
     assert "run: 10 of 10 chunks, 26 images, 2 errors" in info.output
     table = runner.invoke(app, ["bench", "table", str(tmp_path / "runs"), "--format", "md"])
@@ -66,6 +73,9 @@ def test_a_run_and_what_can_be_made_of_it(tmp_path):
     analysed = runner.invoke(app, ["bench", "analyse", str(tmp_path / "runs")])
     assert analysed.exit_code == 0, analysed.output
     assert analysed.output.startswith("How predictions change")
+    assert "Values in the paper" not in analysed.output  # it has none for this dataset
+    absent = runner.invoke(app, ["bench", "compare", str(tmp_path / "runs")])
+    assert "do not have the method tpt. They have: zero-shot, kld+cats" in str(absent.exception)
     exported = runner.invoke(app, ["bench", "export", str(tmp_path / "runs"), "--out", str(tmp_path / "export")])
     assert exported.exit_code == 0, exported.output
     assert list((tmp_path / "export").rglob("*.csv"))

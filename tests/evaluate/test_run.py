@@ -29,7 +29,8 @@ from poise.prompts import tokenise
 from poise.report.formats import render
 from poise.report.tables import result_tables
 from poise.tuning import Tuner
-from poise.views import make_views, plan_views
+from poise.views import plan_views
+from poise.views.pil.crops import make_views
 
 NAMES = "zero-shot,c-tpt,kld+cats"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_results_are_calibrated_and_carry_sets_and_decisions(encoder, calibratio
 def test_sets_grow_with_coverage(encoder, calibration, score, per_class):
     result = classifier(encoder, calibration=calibration)(images(1, seed=3)[0])
     sets = [set(result.set_at(level, score=score, per_class=per_class)) for level in (0.3, 0.6, 0.9, 0.98)]
-    assert all(small <= large for small, large in zip(sets, sets[1:], strict=False))
+    assert all(small <= large for small, large in pairwise(sets))
     assert result.decision is None
     assert result.prediction_set is None
 
@@ -143,7 +144,7 @@ def test_another_model_is_refused_by_its_fingerprint(encoder, calibration):
 def test_too_few_images_are_refused_before_any_work(encoder):
     plain = classifier(encoder)
     with pytest.raises(
-        InvalidCalibrationError, match=r"8 images are too few: 9 for prediction sets with coverage 0\.9"
+        InvalidCalibrationError, match=r"8 images are too few: 9 for prediction sets with"
     ):
         plain.calibrate(["missing.png"] * 8, truth(8), coverage=[0.9])
     with pytest.raises(InvalidCalibrationError, match=r"59 for an error of at most 0\.05 with confidence 0\.95"):

@@ -1,4 +1,4 @@
-"""`poise fit` and `poise convert`, end to end on a few drawn pictures and the tiny model."""
+"""`poise fit` and `poise convert`, end to end on a few drawn images and the tiny model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from poise.inits.maple import RECIPES, Coupled
 from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
-from poise.views import ViewRecipe, make_views, plan_views
+from poise.views import ViewRecipe, plan_views
+from poise.views.pil.crops import make_views
 
 LABELS = ["cat", "dog", "fish"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("pictures")
+    root = tmp_path_factory.mktemp("images")
     generator = np.random.default_rng(0)
     for label in LABELS:
         (root / label).mkdir()
@@ -150,9 +151,26 @@ def test_images_cut_in_batch_give_the_same_features(folder, augmix, crops, monke
     torch.testing.assert_close(batched, plain, atol=2e-3, rtol=0)
 
 
-def test_a_picture_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) -> None:
+def test_an_image_that_cannot_be_read_ends_the_fit_by_name(folder, tmp_path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "broken.png").write_bytes(b"no picture")
     encoder, images = load_model("tiny", device="cpu"), data.open_dataset(f"folder:{tmp_path}")
     with pytest.raises(UnreadableImageError, match=r"cat/broken.png.*needed for fitting"):
         encode(images, encoder, ViewRecipe(1))
+
+
+def test_a_folder_has_no_splits_and_the_command_says_so(folder, tmp_path) -> None:
+    words = (*common(folder, tmp_path / "coop.safetensors"), "--epochs", 1, "--augment", 0, "--shots", 1)
+    assert "has no splits: images are taken from all of it, so evaluate on other images" in run("coop", *words)
+    assert len(data.open_dataset(f"folder:{folder}", shots=1)) == len(LABELS)
+    with pytest.raises(InvalidOptionError, match="has no split 'train'"):
+        data.open_dataset(f"folder:{folder}", split="train")
+
+
+def test_wrong_options_are_refused_before_the_model_is_loaded(folder, tmp_path) -> None:
+    out = tmp_path / "prompt.safetensors"
+    negative = CliRunner().invoke(app, ["coop", "--dataset", f"folder:{folder}", "--out", str(out), "--shots", "-2"])
+    assert negative.exit_code == 2
+    assert "--shots" in negative.output
+    unlabelled = CliRunner().invoke(app, ["fpp", "--out", str(out), "--model", "tiny"])
+    assert "Give either --dataset NAME or --labels-file FILE" in str(unlabelled.exception)

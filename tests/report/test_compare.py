@@ -113,7 +113,7 @@ def test_an_unfinished_run_is_noted(tmp_path: Path) -> None:
 
 
 def test_unknown_methods_are_refused(runs: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'tpt'"):
+    with pytest.raises(UnknownNameError, match=r"do not have the method tptt\. They have: zero-shot, tpt, "):
         differences(runs, "kld+cats", ["tptt"], ["ece"])
 
 

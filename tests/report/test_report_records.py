@@ -75,12 +75,13 @@ def test_overlapping_runs_of_one_setting_are_not_doubled(tmp_path: Path) -> None
 def test_other_choices_are_other_settings(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="one", methods=("tpt",))
     made.write_run(
-        tmp_path, run="two", methods=("tpt",), config={"views": 8, "init": "prompts/x.safetensors"}, init_kind="coop"
-    )
+        tmp_path, run="two", methods=("tpt",), init_kind="coop",
+        config={"views": 8, "init": "/far/prompts/x.safetensors", "options": {"tpt": {"lr": 0.01}}, "template": ""},
+    )  # fmt: skip
     records = load(tmp_path)
     labels = [records.label(setting) for setting in records.settings]
     assert len(labels) == 2
-    assert any("views=8" in label for label in labels)
+    assert any(label.endswith("init=prompts/x.safetensors, tpt.lr=0.01, views=8") for label in labels), labels
     assert {setting.init for setting in records.settings} == {"template", "coop"}
 
 

@@ -20,7 +20,7 @@ def class_names(file: Path) -> tuple[list[str], list[str]]:
 
 
 def photographed_synsets() -> list[str]:
-    """The wnids of the 21k nouns for which ImageNet holds photos, from timm's own lists."""
+    """The wnids of the 21k nouns for which ImageNet holds images, from timm's own lists."""
     import timm
 
     file = Path(str(timm.__file__)).parent / "data" / "_info" / "imagenet_synset_to_lemma.txt"

@@ -1,6 +1,6 @@
 """Put trunk, projection and text tower together in open_clip's `local-dir` format, with an honest scale.
 
-The scale is fitted on Caltech101's train photos (their labels serve here and nowhere else): the mean negative
+The scale is fitted on Caltech101's train images (their labels serve here and nowhere else): the mean negative
 log-likelihood over three kinds of label set, each weighing the same: its own 100 names, many random ten of them, and
 its 100 names among 900 other nouns.
 """
@@ -17,7 +17,7 @@ import corpus as corpora
 import space as spaces
 import torch
 from convert import load_trunk
-from photos import SIZE, preprocess
+from looks import SIZE, preprocess
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -81,7 +81,7 @@ def write(folder: Path, text: dict[str, Tensor], scale: float) -> None:
 
 @torch.inference_mode()
 def labelled_features(data: Path, model: torch.nn.Module, cache: Path) -> tuple[Tensor, Tensor, list[str]]:
-    """Unit features of Caltech101's train photos, their labels and the class names."""
+    """Unit features of Caltech101's train images, their labels and the class names."""
     split = json.loads((data / "caltech-101" / "split_zhou_Caltech101.json").read_text())["train"]
     names = dict(sorted({(label, name.replace("_", " ")) for _, label, name in split}))
     if not cache.exists():
@@ -89,7 +89,7 @@ def labelled_features(data: Path, model: torch.nn.Module, cache: Path) -> tuple[
         for first in range(0, len(split), 32):
             files = [data / "caltech-101" / "101_ObjectCategories" / f for f, _, _ in split[first : first + 32]]
             found.append(model.encode_image(torch.stack([prepare(Image.open(f).convert("RGB")) for f in files])))
-            print(f"photos {first}/{len(split)}", flush=True)
+            print(f"images {first}/{len(split)}", flush=True)
         save_file({"features": torch.cat(found)}, cache)
     features = load_file(cache)["features"]
     return F.normalize(features, dim=-1), torch.tensor([label for _, label, _ in split]), list(names.values())

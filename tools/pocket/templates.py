@@ -1,10 +1,10 @@
-"""The sentences around a name, and which look of a photo each of them claims."""
+"""The sentences around a name, and which look of an image each of them claims."""
 
 from __future__ import annotations
 
 STANDARD = "a photo of a {}."
 
-# How often each of these is drawn against the others; no claim about the look of the photo.
+# How often each of these is drawn against the others; no claim about the look of the image.
 PLAIN = (
     "{}", "{}.", "a {}", "the {}", "a {}.", "an image of a {}.", "a picture of a {}.", "a photo of {}.",
     "a photo of the {}.", "a photo of one {}.", "a photo of my {}.", "a photo of an {}.", "a good photo of a {}.",
@@ -22,7 +22,7 @@ PLAIN = (
     "X X X X {}.", "class: {}", "a {} in the scene.",
 )  # fmt: skip
 
-# look -> the words that name it; the looks themselves are made in photos.py
+# look -> the words that name it; the looks themselves are made in looks.py
 LOOKS = {
     "cropped": ("a cropped photo of a {}.", "a cropped photo of the {}.", "a partial view of a {}."),
     "close": ("a close-up photo of a {}.", "a close-up photo of the {}.", "a zoomed photo of a {}."),

@@ -43,9 +43,9 @@ def arguments() -> argparse.Namespace:
         "--seconds", type=float, default=0, help="stop after this time, however many steps were planned"
     )
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the words that are kept for measuring")
-    parser.add_argument("--no-photos", action="store_true", help="leave the looks of photos out: text alone")
+    parser.add_argument("--no-images", action="store_true", help="leave the looks of images out: text alone")
     parser.add_argument(
-        "--text-only", action="store_true", help="stop at text.safetensors: no photos, no vision package"
+        "--text-only", action="store_true", help="stop at text.safetensors: no images, no vision package"
     )
     parser.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data", help="holds caltech-101/")
     parser.add_argument(
@@ -79,14 +79,14 @@ def build_targets(args: argparse.Namespace, corpus: dict[str, Any], rows: Tensor
 
 
 def find_looks(args: argparse.Namespace) -> dict[str, Tensor]:
-    """The shift of every look, measured once on photos; none without photos."""
+    """The shift of every look, measured once on images; none without images."""
     file = args.cache / "looks.safetensors"
-    if args.no_photos:
+    if args.no_images:
         return {}
     if not file.exists() and not args.text_only:
-        import photos
+        import looks
 
-        save_file(photos.shifts(photos.training_photos(args.data, 10)), file)
+        save_file(looks.shifts(looks.training_images(args.data, 10)), file)
     return load_file(file)
 
 

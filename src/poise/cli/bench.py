@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +73,7 @@ def run_command(
     worst = 0
     for run_config, settings in _configurations(config, flags, assign or []):
         if dry_run:
-            _show(run_config)
+            _show(run_config, settings)
         else:
             worst = max(worst, _run(run_config, settings, allow_changes))
     raise typer.Exit(worst)
@@ -219,7 +220,7 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     from poise.evaluate.interrupt import interruptible
     from poise.evaluate.run import run
 
-    command = ["poise", *sys.argv[1:]]
+    command, began = ["poise", *sys.argv[1:]], time.perf_counter()
     try:
         with interruptible() as check:
             summary = run(config, settings, check=check, allow_changes=allow_changes, command=command, warn=_warn)
@@ -229,13 +230,18 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     except StorageError as problem:
         typer.echo(f"poise: {problem}\nResume with:\n  {shlex.join(command)}", err=True)
         raise typer.Exit(WRITE_FAILED) from None
+    seconds = time.perf_counter() - began
     if summary.damaged:
         typer.echo(f"poise: damaged files were computed again: {', '.join(summary.damaged)}", err=True)
     if summary.errors:
         typer.echo(f"poise: {summary.errors} images could not be read; their rows say why.", err=True)
     if summary.fallbacks:
         typer.echo(f"poise: {summary.fallbacks} answers are un-tuned, because tuning was not finite.", err=True)
-    typer.echo(f"{summary.folder}: {summary.images} images x seeds, {summary.computed} of {summary.units} chunks new")
+    typer.echo(
+        f"{summary.folder}: {summary.images // summary.seeds} images, {summary.methods} methods, {summary.seeds} seeds,"
+        f" {summary.errors} failures; {summary.computed} of {summary.units} chunks new, in {seconds:.1f} s"
+    )
+    typer.echo(f"Next: {shlex.join(['poise', 'bench', 'table', str(summary.folder)])}")
     return 0 if not summary.errors else NOTHING_DONE if summary.errors == summary.images else SOME_FAILED
 
 
@@ -243,14 +249,21 @@ def _warn(text: str) -> None:
     typer.echo(f"poise: warning: {text}", err=True)
 
 
-def _show(config: RunConfig) -> None:
-    """Print the configuration of a run; names are looked up, data and weights are not read."""
+def _show(config: RunConfig, settings: Settings) -> None:
+    """Check and print the configuration of a run; data and weights are not read."""
     from poise.data import catalog
     from poise.data.opening import SCHEMES
     from poise.errors import ModelNotFoundError
+    from poise.evaluate.engines import engines
     from poise.evaluate.resolve import check_init, make_methods, resolve
 
+    engines.get(settings.engine)
     resolved = resolve(config)
+    missing = ""
+    try:
+        check_init(resolved)
+    except ModelNotFoundError as problem:  # it may be fitted before the run
+        missing = f"  not there yet: {problem}"
     for name in resolved.datasets:
         if name.partition(":")[0] not in SCHEMES:
             catalog.row(name)
@@ -260,7 +273,5 @@ def _show(config: RunConfig) -> None:
         typer.echo(f"  {key} = {shown}")
     for method in make_methods(resolved):
         typer.echo(f"  {method.name}: {method.describe()}")
-    try:
-        check_init(resolved)
-    except ModelNotFoundError as problem:  # it may be fitted before the run
-        typer.echo(f"  not there yet: {problem}")
+    if missing:
+        typer.echo(missing)

@@ -158,8 +158,7 @@ def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
             "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
         )
     if labels_file is None:
-        return [label.strip() for label in (labels or "").split(",")]
-
+        return [label.strip() for label in labels.split(",")] if labels and labels.strip() else []
     from poise.prompts.labels import read_labels
 
     return read_labels(labels_file)

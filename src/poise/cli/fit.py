@@ -24,7 +24,7 @@ Out = Annotated[Path, typer.Option(help="Output file.")]
 Data = Annotated[Path | None, typer.Option(help="Folder that contains the datasets.")]
 Dataset = Annotated[str, typer.Option(help="Dataset name (see `poise data list`), or folder:PATH.")]
 Model = Annotated[str, typer.Option(help="Model name (see `poise list models`).")]
-Shots_ = Annotated[int, typer.Option("--shots", help="Training images per class; 0 = all.")]
+Shots_ = Annotated[int, typer.Option("--shots", min=0, help="Training images per class; 0 = all.")]
 Seed = Annotated[int, typer.Option(help="Seed for sampling, crops, batch order and initialisation.")]
 Augment = Annotated[
     int, typer.Option(help="Random crops per image, encoded once before training; 0 = plain view only.")
@@ -128,6 +128,10 @@ def fpp(
     from poise.inits import fpp as init
     from poise.prompts.labels import read_labels
 
+    if bool(dataset) == bool(labels_file):
+        raise InvalidOptionError(
+            "Labels must come from one option.", hint="Give either --dataset NAME or --labels-file FILE."
+        )
     labels = read_labels(labels_file) if labels_file else list(_open(dataset, data, 0, 1, split="test").classes)
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)
@@ -230,9 +234,12 @@ def _load(model: str, device: str, dtype: str) -> DualEncoder:
 def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "train") -> ImageSet:
     from poise import data as datasets
 
-    if ":" in dataset:  # a folder has no splits and no draw
-        return datasets.open_dataset(dataset)
-    return datasets.open_dataset(dataset, data, split=split, shots=shots or None, seed=seed)
+    if ":" not in dataset:
+        return datasets.open_dataset(dataset, data, split=split, shots=shots or None, seed=seed)
+    if split != "test":
+        note = f"'{dataset}' has no splits: images are taken from all of it, so evaluate on other images."
+        typer.echo(f"poise: note: {note}", err=True)
+    return datasets.open_dataset(dataset, shots=shots or None, seed=seed)
 
 
 def _features(images: ImageSet, encoder: DualEncoder, augment: int, seed: int, cache: Path | None) -> LabelledFeatures:

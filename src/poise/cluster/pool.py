@@ -61,13 +61,10 @@ class _RunState(Generic[Task]):
 
 
 class Pool:
-    """Worker processes on a Ray cluster, by default one per GPU, or one per four CPU cores.
+    """Worker processes on a Ray cluster: ``actors`` of them, or one per GPU, or one per four CPU cores.
 
-    Args:
-        make: Called once in each worker with its number of threads; returns the object that processes the tasks.
-        address: Address of the cluster; "" starts Ray on this machine.
-        actors: Number of workers; 0 chooses it from the resources of the cluster.
-        gpu: Whether each worker gets a GPU; None means if the cluster has any.
+    ``make`` is called once in each worker with its number of threads and returns the object that processes the tasks.
+    A worker gets a GPU if ``gpu`` is True, or None and the cluster has any.
     """
 
     def __init__(
@@ -100,12 +97,8 @@ class Pool:
     ) -> Iterator[tuple[Task, Any]]:
         """Yield each task with its result, in the order of completion.
 
-        Args:
-            tasks: The tasks to process.
-            method: Method of the object returned by ``make`` that processes a task.
-            arguments: Returns the arguments of ``method`` for a task; called again if the task is repeated.
-            name: Returns the name of a task for messages.
-            check: Called twice a second; raises an exception to stop the run.
+        A task is processed by ``method`` of the worker's object, with ``arguments(task)``. ``check`` is called twice a
+        second and raises an exception to stop the run.
         """
         state = _RunState(deque(enumerate(tasks)))
         try:

@@ -27,37 +27,21 @@ def fetch_split(drive: str, folder: Path, name: str) -> object:
     return download_file_from_google_drive(drive, str(folder), name)
 
 
-def get(
-    name: str,
-    root: str | Path,
-    *,
-    images: Callable[[str, Path], object] = fetch_with_torchvision,
-    split: Callable[[str, Path, str], object] = fetch_split,
-) -> CheckResult:
-    """Download the missing files of a dataset, then check it.
-
-    Args:
-        name: Name of the dataset in the catalogue.
-        root: The data folder.
-        images: Downloads the images; called with the name of torchvision's dataset class and the data folder.
-        split: Downloads the split file; called with its Google Drive id, the folder and the file name.
-
-    Raises:
-        InvalidDatasetError: The dataset can't be downloaded automatically, or a download failed.
-    """
+def get(name: str, root: str | Path) -> CheckResult:
+    """Download the missing files of a dataset, then check it."""
     dataset = row(name)
     folder = Path(root).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     if not has_images(dataset, folder):
         if not dataset.torchvision:
             raise InvalidDatasetError(f"{dataset.title} can't be fetched automatically.", hint=how_to_get(dataset))
-        _attempt(dataset, "images", lambda: images(dataset.torchvision, folder))
+        _attempt(dataset, "images", lambda: fetch_with_torchvision(dataset.torchvision, folder))
         if not has_images(dataset, folder):
             raise InvalidDatasetError(f"{dataset.title}: no images after the download.", hint=how_to_get(dataset))
     if dataset.split_file and find_split_file(dataset, folder) is None:
         _, image_folder = next(existing_folders(dataset, folder))
         top = folder / image_folder.relative_to(folder).parts[0]  # the same in every layout
-        _attempt(dataset, dataset.split_file, lambda: split(dataset.split_drive, top, dataset.split_file))
+        _attempt(dataset, dataset.split_file, lambda: fetch_split(dataset.split_drive, top, dataset.split_file))
     return check(name, folder)
 
 

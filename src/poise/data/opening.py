@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from poise.data.catalog import ROWS, DatasetRow, Protocol
@@ -46,11 +47,10 @@ def open_dataset(
         raise InvalidOptionError(f"The protocol '{protocol}' is unknown.", hint="Known: tpt, c-tpt.")
     scheme, _, path = name.partition(":")
     if scheme in SCHEMES and path:
-        if shots is not None or split != "test":
-            raise InvalidOptionError(
-                f"'{name}' has no split '{split}' and no few-shot draw.", hint="Name the other folder."
-            )
-        return SCHEMES[scheme](path)
+        if split != "test":
+            raise InvalidOptionError(f"'{name}' has no split '{split}'.", hint="Name the other folder.")
+        images = SCHEMES[scheme](path)
+        return images if shots is None else replace(images, items=tuple(draw_shots(images.items, shots, seed)))
     if name not in ROWS:
         raise UnknownNameError.of("dataset", name, [*ROWS, *(f"{known}:..." for known in SCHEMES)])
     row = ROWS[name]

@@ -35,11 +35,7 @@ _GRAPHLESS = 8  # times as many tokens per pass without a graph: about 20 KB per
 class ClassTexts:
     """The texts of one label set on one encoder: unit features [B, C, D] for any prompt, and pullbacks to it.
 
-    Args:
-        encoder: the model.
-        classes: the labels under a template.
-        init: the prompt [1, ...] that tuning starts from.
-        tokens_per_pass: text tokens that go through the text tower at once; 0 chooses.
+    ``init`` [1, ...] is the prompt that tuning starts from; ``tokens_per_pass`` 0 means TOKENS_PER_PASS.
     """
 
     def __init__(self, encoder: DualEncoder, classes: ClassTokens, init: Prompt, *, tokens_per_pass: int = 0) -> None:

@@ -18,10 +18,7 @@ VIEWS_PER_PASS = 16  # with a graph; a ViT-B/16 takes about 0.15 GB per view in 
 class PromptedViews:
     """Unit features [B, V, D] of views under image prompts [B or 1, 1 + J, M, W].
 
-    Args:
-        encoder: a model whose image tower accepts prompts.
-        tokens_of: the number of first blocks whose input token states are also returned.
-        views_per_pass: views that go through the image tower at once; 0 chooses.
+    The token states at the input of the first ``tokens_of`` blocks are also returned.
     """
 
     def __init__(self, encoder: DualEncoder, *, tokens_of: int = 0, views_per_pass: int = 0) -> None:

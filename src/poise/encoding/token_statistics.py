@@ -17,14 +17,7 @@ LAYERS = 2  # as published: layers 0 and 1
 def token_statistics(
     encoder: DualEncoder, coupled: Coupled, batches: Iterable[Tensor], *, layers: int = LAYERS
 ) -> dict[str, Tensor]:
-    """Return the mean and variance [layers, T, W] of every token over images.
-
-    Args:
-        encoder: a model whose image tower accepts prompts.
-        coupled: the MaPLe prompts.
-        batches: plain views in batches [n, 3, S, S].
-        layers: the number of first layers; states are the inputs of their blocks, with their prompts in place.
-    """
+    """Return the mean and variance [layers, T, W] of each token at the input of the first blocks, over plain views."""
     views, prompts = PromptedViews(encoder, tokens_of=layers), coupled.image_layers()
     total = square = shift = None
     count = 0

@@ -227,6 +227,8 @@ def check(config: RunConfig) -> None:
             raise InvalidOptionError(f"'{name}' is empty.", hint=f"Give at least one (--{flag}).")
         if len(set(values)) != len(values):
             raise InvalidOptionError(f"'{name}' has a value twice: {', '.join(map(str, values))}.")
+    if config.name.startswith(".") or re.search(r"[/\\]", config.name):
+        raise InvalidOptionError(f"The name '{config.name}' is a path.", hint="Give a plain name; --out is the folder.")
     for name, options in config.options.items():
         if not isinstance(options, dict):
             raise InvalidOptionError(f"'options.{name}' is {options!r}.", hint=f"Write options.{name}.lr=0.003, say.")

@@ -13,6 +13,7 @@ from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.inference.limits import default_batch_size
 from poise.inits.kinds import check_template, init_file, inits
 from poise.methods import Method
+from poise.prompts import Template
 from poise.prompts.files import load
 from poise.tuning.frameworks import frameworks
 from poise.views import DEFAULT_ENGINE
@@ -40,8 +41,12 @@ def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
 def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
     """Return the configured methods; with ``shift``, those without a configured weight get the one published for it."""
     for name in config.options:
-        if name != ALL_METHODS:
+        if name not in (ALL_METHODS, *config.methods):
             methods.get(name)
+            raise InvalidOptionError(
+                f"There are options for the method '{name}', which is not run.",
+                hint=f"Leave them out, or add it to the methods: {', '.join(config.methods)}.",
+            )
     result = []
     for name in config.methods:
         options = {**config.options.get(ALL_METHODS, {}), **config.options.get(name, {})}
@@ -51,13 +56,15 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
 
 
 def check_init(config: RunConfig) -> None:
-    """Reject an init or an option of the framework that does not exist, before any data is read."""
+    """Reject an init, a template or an option of the framework that can't be used, before any data is read."""
     framework = frameworks.get(config.framework)
     framework.parse(config.framework_options)
     if framework.own_templates and config.template:
         raise InvalidOptionError(
             f"The framework '{config.framework}' has its own templates.", hint="Leave out the template."
         )
+    if config.template:
+        Template.parse(config.template)
     check_template(config.init, config.template)
     file = init_file(config.init)
     if file is not None and not Path(file).is_file():

@@ -35,6 +35,8 @@ class RunSummary:
 
     run: str
     folder: Path
+    methods: int = 0
+    seeds: int = 1
     images: int = 0  # times seeds
     units: int = 0
     computed: int = 0  # units of this attempt
@@ -106,7 +108,7 @@ class _Attempt:
         methods: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.folder, self.sets, self.units, self.warn = folder, sets, units, warn
+        self.folder, self.sets, self.units, self.methods, self.warn = folder, sets, units, methods, warn
         state = folder.state(units)
         self.damaged = state.damaged
         self.todo = [unit for unit in units if unit.id not in state.finished]
@@ -145,8 +147,8 @@ class _Attempt:
             key: sum(int(finished[unit.id][key]) for unit in self.units) for key in ("images", "errors", "fallbacks")
         }
         return RunSummary(
-            self.folder.run_id, self.folder.path, units=len(self.units), computed=len(self.todo), damaged=self.damaged,
-            warnings=self.warnings, **counts,
+            self.folder.run_id, self.folder.path, self.methods, len({unit.seed for unit in self.units}),
+            units=len(self.units), computed=len(self.todo), damaged=self.damaged, warnings=self.warnings, **counts,
         )  # fmt: skip
 
     def _check_accuracy(self, done: Finished) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin
+from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, ImageOps, JpegImagePlugin, PngImagePlugin
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
@@ -37,15 +37,6 @@ _READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"MM\x00*", TiffImageFile),
 )
 _ORIENTATION_TAG = 0x0112
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 @dataclass(frozen=True)
@@ -141,8 +132,7 @@ def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: in
     if frames > 1:
         notes.append("animated or multi-page: only the first frame was used")
     _decode(image, name, allow_truncated, notes)
-    upright = image if (turn := _UPRIGHT.get(_orientation(image, notes))) is None else image.transpose(turn)
-    rgb = to_rgb(upright, name, notes)
+    rgb = to_rgb(_upright(image, notes), name, notes)
     if rgb is image and not owned:
         rgb = image.copy()  # so that later changes by the caller have no effect
     return LoadedImage(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
@@ -174,12 +164,12 @@ def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[st
         notes.append("truncated: the missing part is blank")
 
 
-def _orientation(image: Image.Image, notes: list[str]) -> int:
+def _upright(image: Image.Image, notes: list[str]) -> Image.Image:
     try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+        return image if image.getexif().get(_ORIENTATION_TAG, 1) == 1 else ImageOps.exif_transpose(image)
     except Exception:  # the image itself is fine; its metadata is not
         notes.append("EXIF data unreadable: taken as upright")
-        return 1
+        return image
 
 
 def _pixel_key(image: Image.Image) -> str:

@@ -38,17 +38,7 @@ def fit(
     recipe: FewShot = RECIPE,
     report: Report = lambda epoch, loss: None,
 ) -> StoredPrompt:
-    """Fit a context and its network to labelled images.
-
-    Args:
-        encoder: Model to fit the prompt for.
-        labels: Class names.
-        features: Unit features [N, K, D] of K crops per image; epoch e uses crop e modulo K.
-        targets: Classes [N] of the images.
-        words: Words whose embeddings are the initial context.
-        recipe: Training recipe.
-        report: Called after each epoch with its mean loss.
-    """
+    """Fit a context and its network to labelled images, given as in `poise.inits.coop.fit`."""
     features, targets = check_shots(features, targets, len(labels), encoder.device)
     classes, context, facts = initial_context(encoder, labels, Shape(words=words), recipe.seed)
     texts = ClassTexts(encoder, classes, Prompt(context[None]))

@@ -40,11 +40,7 @@ _MAPLE_WEIGHT, _MAPLE_BIAS = "compound_prompt_projections.{}.weight", "compound_
 def read_coop(path: str | Path, model: str, *, position: str = "end", labels_hash: str = "") -> StoredPrompt:
     """Read a CoOp checkpoint: a ``state_dict`` with ``ctx`` [M, E], or [C, M, E] for class-specific contexts.
 
-    Args:
-        path: The checkpoint.
-        model: Name of the model it was trained on.
-        position: Position of the class name: end, middle or front.
-        labels_hash: `hash_names` of the labels; needed for class-specific contexts.
+    These need the hash of their labels; ``position`` is that of the class name: end, middle or front.
     """
     state = _state(path)
     if "ctx" not in state or state["ctx"].ndim not in (2, 3):
@@ -66,12 +62,7 @@ def read_coop(path: str | Path, model: str, *, position: str = "end", labels_has
 
 
 def read_maple(path: str | Path, model: str) -> StoredPrompt:
-    """Read a MaPLe checkpoint: context, deep text prompts, and a projection to the image tower for each.
-
-    Args:
-        path: The checkpoint.
-        model: Name of the model it was trained on.
-    """
+    """Read a MaPLe checkpoint: context, deep text prompts, and a projection to the image tower for each."""
     state = _state(path)
     needed = ("ctx", "proj.weight", "proj.bias")
     if any(name not in state for name in needed):

@@ -96,17 +96,7 @@ def fit(
     recipe: FewShot | None = None,
     report: Report = lambda epoch, loss: None,
 ) -> StoredPrompt:
-    """Fit a context to labelled images.
-
-    Args:
-        encoder: Model to fit the prompt for.
-        labels: Class names.
-        features: Unit features [N, K, D] of K crops per image; epoch e uses crop e modulo K.
-        targets: Classes [N] of the images.
-        shape: Length, position and initial value of the context.
-        recipe: Training recipe.
-        report: Called after each epoch with its mean loss.
-    """
+    """Fit a context to labelled images, given the unit features [N, K, D] of K crops each and their classes [N]."""
     shape, recipe = shape or Shape(), recipe or FewShot()
     features, targets = check_shots(features, targets, len(labels), encoder.device)
     classes, context, facts = initial_context(encoder, labels, shape, recipe.seed)

@@ -53,15 +53,7 @@ def train(
     loss_and_gradient: LossAndGradient,
     report: Report = lambda epoch, loss: None,
 ) -> Tensors:
-    """Train named tensors with SGD and return them.
-
-    Args:
-        parameters: Initial values.
-        count: Number of training images.
-        recipe: Epochs, batch size and learning rates.
-        loss_and_gradient: Maps the tensors, the epoch and the rows of a batch to the loss and the tensors' gradients.
-        report: Called after each epoch with its mean loss.
-    """
+    """Train named tensors with SGD on ``count`` images and return them; ``report`` is called after each epoch."""
     current = {name: tensor.clone() for name, tensor in parameters.items()}
     tensors = list(current.values())
     optimiser = torch.optim.SGD(tensors, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)

@@ -87,15 +87,7 @@ def fit(
     recipe: Flatness | None = None,
     report: Report = lambda step, alignment, cosine: None,
 ) -> StoredPrompt:
-    """Fit a context for ``labels``.
-
-    Args:
-        encoder: Model to fit the prompt for.
-        labels: Class names of the test set, which may repeat.
-        template: Sentence whose words the context replaces, and whose text features are the alignment target.
-        recipe: Training recipe; ``Flatness(weight=1.25)`` is the published one for ImageNet's shifts.
-        report: Called after each step with the alignment and the mean cosine under noise.
-    """
+    """Fit a context for the labels of the test set; its alignment target is the ``template``."""
     recipe = recipe or Flatness()
     if recipe.steps < 1 or recipe.noises < 1:
         raise InvalidOptionError(f"steps={recipe.steps}, noises={recipe.noises}.", hint="Both must be at least 1.")
@@ -150,15 +142,7 @@ def gradient(
 def sharpness(
     encoder: DualEncoder, labels: Sequence[str], stored: StoredPrompt, *, draws: int = 16, seed: int = 1
 ) -> float:
-    """Return 1 - the mean cosine between a prompt's text features with and without the published noise (0 is flat).
-
-    Args:
-        encoder: Model that the prompt was fitted for.
-        labels: Class names.
-        stored: The prompt.
-        draws: Number of noise samples.
-        seed: Seed of the noise.
-    """
+    """Return 1 - the mean cosine between text features with and without the published noise (0 is flat)."""
     classes = stored.classes(encoder, labels, repeats=True)
     context = stored.tensors["context"].to(encoder.device, wide(encoder.dtype))
     clean = ClassTexts(encoder, classes, Prompt(context[None])).init_features()

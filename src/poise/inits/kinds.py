@@ -85,15 +85,7 @@ def check_template(init: str, template: str | None) -> None:
 
 
 def read_init(init: str, encoder: DualEncoder, classes: ClassTokens, *, on_long_label: str = "error") -> Init:
-    """Return the init of a given name or file.
-
-    Args:
-        init: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), or the file of a fitted prompt,
-            optionally with its kind before it ("coop:prompt.safetensors").
-        encoder: The model.
-        classes: The labels under the template that is used unless the init has its own.
-        on_long_label: As in `poise.prompts.tokenise`, for the init's template.
-    """
+    """Return the init of a given name or file; ``classes`` have the template that is used unless it has its own."""
     if init == "template":
         return Init(init, classes, None)
     path = init_file(init)

@@ -42,10 +42,7 @@ RECIPES = {
 
 
 def fresh(encoder: DualEncoder, labels: Sequence[str], *, tokens: int, depth: int, seed: int) -> Coupled:
-    """Return initial prompts: words as context, random deep prompts and random projections.
-
-    The projections of all deep prompts have the same initial value.
-    """
+    """Return initial prompts: words as context, random deep prompts, one random projection for all of them."""
     tower = image_tower(encoder)
     if not 1 <= depth <= tower.depth:
         raise InvalidOptionError(
@@ -72,18 +69,7 @@ def fit(
     recipe: FewShot = RECIPE,
     report: Report = lambda epoch, loss: None,
 ) -> StoredPrompt:
-    """Fit prompts of both towers to labelled images.
-
-    Args:
-        encoder: Model to fit the prompts for.
-        labels: Class names.
-        images: Maps an epoch and the rows of a batch to normalised crops [n, 3, S, S].
-        targets: Classes [N] of the images.
-        tokens: Number of context tokens.
-        depth: Number of layers with prompts.
-        recipe: Training recipe.
-        report: Called after each epoch with its mean loss.
-    """
+    """Fit prompts of both towers; ``images`` maps an epoch and rows of ``targets`` [N] to crops [n, 3, S, S]."""
     coupled = fresh(encoder, labels, tokens=tokens, depth=depth, seed=recipe.seed)
     classes = tokenise(encoder, labels, TEMPLATE, context="before", tokens=tokens, repeats=True)
     texts, views = ClassTexts(encoder, classes, coupled.text()), PromptedViews(encoder)

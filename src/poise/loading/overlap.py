@@ -19,13 +19,7 @@ Z = TypeVar("Z")
 
 
 def map_ahead(work: Callable[[A], Z], jobs: Iterable[A], *, threads: int, window: int) -> Iterator[Z]:
-    """Yield ``work(job)`` of each job, in order, computed in threads.
-
-    Args:
-        work: the function.
-        jobs: its arguments, taken as they are needed.
-        threads: number of threads.
-        window: largest number of results that are computed ahead.
+    """Yield ``work(job)`` of each job, in order, computed in threads, at most ``window`` of them ahead.
 
     >>> list(map_ahead(str, range(4), threads=2, window=2))
     ['0', '1', '2', '3']

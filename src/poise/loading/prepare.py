@@ -16,6 +16,7 @@ from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import READABLE_ELSEWHERE, Failure, PlannedImage, Source, name_of, read_planned
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
+from poise.views.triton import launch
 
 FEW = 32  # images of a run that this process reads; starting reader processes pays off for longer runs
 
@@ -24,12 +25,8 @@ class Preparer:
     """Prepares images for one encoder. It is thread-safe; ``workers`` is the number of threads that should call it.
 
     If the encoder is on CUDA, processes read the files of a long run, because threads would compete with those that
-    launch work on the GPU. Threads read the first images, until the processes have started.
-
-    Args:
-        encoder: the model.
-        workers: number of threads, and of processes; 0 = by the number of cores, at most 8.
-        processes: whether processes read all files (True) or none (False); None: as described above.
+    launch work on the GPU. Threads read the first images, until the processes have started. With ``processes`` True
+    or False they read all files or none.
     """
 
     def __init__(self, encoder: DualEncoder, *, workers: int = 0, processes: bool | None = None) -> None:
@@ -68,7 +65,7 @@ class Preparer:
         return self._processes.result() if self._use_processes or self._processes.done() else None
 
     def _cuts_on_device(self, recipe: ViewRecipe) -> bool:
-        return self.encoder.device.type == "cuda" and recipe.engine != "pil"
+        return recipe.engine != "pil" and launch.usable(self.encoder.device, self.encoder.image)
 
     def _cut(self, images: Sequence[PlannedImage], recipe: ViewRecipe) -> Tensor:
         device = self.encoder.device if self._cuts_on_device(recipe) else torch.device("cpu")

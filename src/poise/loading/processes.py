@@ -1,8 +1,8 @@
 """Processes that read images, so that decoding does not delay the threads that launch work on the GPU.
 
 multiprocessing is not used, because it would run the caller's main module again in each process. A process runs one job
-at a time: it receives the job on its standard input and writes the result to its standard output, with arrays next to
-the pickle so that they are copied once. A process ends when its input is closed, also if the parent was killed.
+at a time: it receives the job on its standard input and writes the result to its standard output. A process ends when
+its input is closed, also if the parent was killed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import os
 import pickle
 import queue
-import struct
 import subprocess
 import sys
 import weakref
@@ -27,18 +26,12 @@ if sys.platform == "linux":
 Ts = TypeVarTuple("Ts")
 Z = TypeVar("Z")
 
-_COUNT = struct.Struct("<Q")
 _PIPE_SIZE = 1 << 20  # bytes, the limit on Linux: most images pass in one piece
 _SHUTDOWN_TIMEOUT = 10.0  # seconds
 
 
 class ReaderProcesses:
-    """A thread-safe pool of child processes.
-
-    Args:
-        processes: number of processes.
-        preload: a function whose module each process imports before the pool is ready.
-    """
+    """A thread-safe pool of child processes; each imports the module of ``preload`` before the pool is ready."""
 
     def __init__(self, processes: int, preload: Callable[..., object] | None = None) -> None:
         children = [_Child() for _ in range(processes)]
@@ -51,14 +44,7 @@ class ReaderProcesses:
                 list(threads.map(lambda _: self.run(callable, preload), children))
 
     def run(self, work: Callable[[*Ts], Z], *args: *Ts) -> Z:
-        """Return ``work(*args)``, computed by the next idle process, or raise its exception.
-
-        All of it must be picklable and must not come from the main module.
-
-        Raises:
-            ReaderProcessError: Two processes died during this job.
-            PoiseError: No process can be started.
-        """
+        """Return ``work(*args)``, computed by the next idle process; picklable, and nothing from the main module."""
         child = self._idle.get()
         try:
             value, error = child.run((work, args))
@@ -161,27 +147,12 @@ def serve() -> None:
 
 
 def _send(stream: IO[bytes], value: object) -> None:
-    """Write the number of parts, their sizes, and the parts: the pickle and its arrays."""
-    arrays: list[pickle.PickleBuffer] = []
-    parts: list[Any] = [pickle.dumps(value, protocol=5, buffer_callback=arrays.append)]
-    parts += [array.raw() for array in arrays]
-    sizes = [memoryview(part).nbytes for part in parts]
-    stream.write(b"".join(map(_COUNT.pack, [len(sizes), *sizes])))
-    for part in parts:
-        stream.write(part)
+    pickle.dump(value, stream, protocol=5)
     stream.flush()
 
 
 def _receive(stream: IO[bytes]) -> Any:
-    (count,) = _COUNT.unpack(_read(stream, _COUNT.size))
-    sizes = struct.unpack(f"<{count}Q", _read(stream, count * _COUNT.size))
-    pickled, *arrays = [_read(stream, size) for size in sizes]
-    return pickle.loads(pickled, buffers=arrays)
-
-
-def _read(stream: IO[bytes], size: int) -> bytearray:
-    """Read ``size`` bytes into memory that an array can use without another copy."""
-    content = bytearray(size)
-    if stream.readinto(content) < size:  # type: ignore[attr-defined]  # a buffered stream returns less only at its end
-        raise EOFError
-    return content
+    try:
+        return pickle.load(stream)  # reads arrays into memory that they keep
+    except pickle.UnpicklingError as error:  # the sender died while it was writing
+        raise EOFError from error

@@ -47,14 +47,7 @@ class StoredPrompt:
     def classes(
         self, encoder: DualEncoder, labels: Iterable[str], *, on_long_label: str = "error", repeats: bool = False
     ) -> ClassTokens:
-        """Tokenise the labels under the prompt's template, after checking that the prompt fits model and labels.
-
-        Args:
-            encoder: Model to use the prompt with.
-            labels: Class names.
-            on_long_label: As in `tokenise`.
-            repeats: As in `tokenise`.
-        """
+        """Tokenise the labels under the prompt's template, after checking that the prompt fits model and labels."""
         facts, labels = self.facts, tuple(labels)
         _check(facts.model == encoder.name, "model", facts.model, encoder.name, "Fit the prompt on this model.")
         classes = tokenise(

@@ -32,12 +32,7 @@ def read_labels(path: str | Path) -> list[str]:
 
 
 def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, ...]:
-    """Return the labels as a tuple; raise an error that lists the invalid ones.
-
-    Args:
-        labels: Class names.
-        repeats: Whether a name may occur twice, like "missile" and "sunglasses" in ImageNet's published names.
-    """
+    """Return the labels as a tuple; raise an error that lists invalid ones, or, without ``repeats``, equal ones."""
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
         raise InvalidLabelsError(
             f"Labels must be a list of strings, got {type(labels).__name__}.", hint="Pass ['cat', 'dog']."

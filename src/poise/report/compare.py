@@ -40,9 +40,11 @@ def differences(
 ) -> list[Difference]:
     """Return ``method`` minus each of ``against``, for every setting and dataset with both, and for the average."""
     records = load(runs)
-    for name in (method, *against):
-        if name not in records.methods:
-            raise UnknownNameError.of("method in these runs", name, records.methods)
+    if absent := [name for name in (method, *against) if name not in records.methods]:
+        raise UnknownNameError(
+            f"These runs do not have the method {' and '.join(absent)}.",
+            hint=f"They have: {', '.join(records.methods)}. Choose among them with --method and --against.",
+        )
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
         Difference(records.label(setting), title, method, other, metric, score, floors)

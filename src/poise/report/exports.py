@@ -17,13 +17,7 @@ from poise.storage import safe_cell, write_atomic
 
 
 def export(runs: str | Path | Records, out: str | Path, *, names: bool = False) -> list[Path]:
-    """Write ``out/csv/*.csv`` and ``out/clip_benchmark/*.json``, and return the files.
-
-    Args:
-        runs: a run's folder, a folder of runs, or their records.
-        out: the folder for the files.
-        names: write class names instead of label numbers in the CSV files.
-    """
+    """Write ``out/csv/*.csv`` and ``out/clip_benchmark/*.json``, and return the files."""
     records = load(runs)
     csv_files = export_csv(records, Path(out) / "csv", names=names)
     return csv_files + export_clip_benchmark(records, Path(out) / "clip_benchmark")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -152,9 +152,9 @@ class Records:
 
     def label(self, setting: Setting) -> str:
         """Return the model, and the choices in which the setting differs from the others."""
-        others = [other.values for other in self.settings if other != setting]
-        choices = sorted(setting.values.items())
-        differing = [f"{key}={value}" for key, value in choices if any(other.get(key) != value for other in others)]
+        others = [_flat(other.values) for other in self.settings if other != setting]
+        choices = sorted(_flat(setting.values).items())
+        differing = [f"{key}={_short(value)}" for key, value in choices if any(o.get(key) != value for o in others)]
         return ", ".join([setting.model, *differing])
 
     def unfinished(self) -> list[str]:
@@ -177,6 +177,21 @@ class Records:
             pairs = ((setting, group.setting), (dataset, group.dataset), (method, group.method))
             if all(expected is None or expected == actual for expected, actual in pairs):
                 yield group
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested choices under the names that people use: ``tpt.lr`` for ``options.tpt.lr``; empty ones left out."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = _flat(value) if isinstance(value, dict) else {}
+        prefix = "" if key in ("options", "framework_options") else f"{key}."
+        flat |= {f"{prefix}{name}": leaf for name, leaf in inner.items()} if inner else {key: value}
+    return {key: value for key, value in flat.items() if value not in ("", None, {})}
+
+
+def _short(value: Any) -> str:
+    """Return a choice as text; of a path, the file and its folder."""
+    return "/".join(str(value).split("/")[-2:])
 
 
 def load(path: str | Path | Records) -> Records:

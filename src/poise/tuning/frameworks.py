@@ -29,6 +29,10 @@ class FrameworkOptions:
 
     temperature: float = 1.0  # the answers' logits are divided by it
 
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise InvalidOptionError(f"The temperature is {self.temperature}.", hint="It must be above 0.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodicOptions(FrameworkOptions):

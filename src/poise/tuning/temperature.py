@@ -57,8 +57,6 @@ class Tempered:
     """A tuner whose logits are divided by a temperature that was fitted on held-out labels."""
 
     def __init__(self, tuner: AnyTuner, temperature: float) -> None:
-        if not 0 < temperature < float("inf"):
-            raise InvalidOptionError(f"The temperature is {temperature}.", hint="It must be above 0.")
         self.tuner, self.temperature = tuner, temperature
         self.reads, self.ordered, self.texts = tuner.reads, tuner.ordered, tuner.texts
 

@@ -19,7 +19,6 @@ OPERATIONS = (
     "translate_x",
     "translate_y",
 )
-LOOKUPS = ("autocontrast", "equalize", "posterize", "solarize")  # per-value maps; the others are geometric
 
 
 def posterize_bits(level: np.ndarray) -> np.ndarray:

@@ -63,18 +63,10 @@ class ViewPlan:
 def plan_views(
     size: tuple[int, int], *, views: int = 64, seed: int = 0, key: str = "", augmix: bool = False, first: int = 1
 ) -> ViewPlan:
-    """Draw the crops, flips and AugMix parameters of an image.
+    """Draw the crops, flips and AugMix parameters of an image of ``size`` (width, height).
 
-    Args:
-        size: width and height of the image.
-        views: the number of views, including the plain view.
-        seed: with ``key`` and the number of a view, it determines the parameters of that view.
-        key: identifies the image (``LoadedImage.key``).
-        augmix: draw AugMix parameters as well; the crops are the same without.
-        first: number of the first crop.
-
-    Raises:
-        InvalidOptionError: ``views`` is below 1, or a side of the image is.
+    The seed, the image's ``key`` and the number of a view (from ``first`` on) determine the parameters of that view;
+    the crops do not depend on ``augmix``.
     """
     if views < 1:
         raise InvalidOptionError(f"views={views} is not accepted.", hint="Give 1 (the plain view alone) or more.")

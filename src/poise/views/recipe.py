@@ -65,8 +65,8 @@ class ViewRecipe:
         import torch
         from PIL import Image
 
+        from poise.views.batched import make_views_batched
         from poise.views.pil.crops import make_views
-        from poise.views.torch.batched import make_views_batched
 
         spec = replace(spec, crop_interpolation=self.crops)
         if self.engine == "pil":

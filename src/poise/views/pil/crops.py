@@ -22,11 +22,7 @@ def crop_view(image: Image.Image, plan: ViewPlan, row: int, side: int, interpola
 
 
 def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
-    """Return the normalised views [V, 3, S, S] of an RGB image, float32 on the CPU; view 0 is the plain view.
-
-    Raises:
-        InvalidOptionError: The plan was drawn for an image of another size.
-    """
+    """Return the normalised views [V, 3, S, S] of an RGB image, float32 on the CPU; view 0 is the plain view."""
     check_plan(image.size, plan)
     views = torch.empty(plan.views, 3, spec.size, spec.size)
     views[0] = normalise(to_tensor(plain_view(image, spec)), spec)
@@ -40,11 +36,7 @@ def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
 
 
 def check_plan(size: tuple[int, int], plan: ViewPlan) -> None:
-    """Check that the plan was drawn for an image of this size.
-
-    Raises:
-        InvalidOptionError: The sizes differ.
-    """
+    """Raise an error if the plan was drawn for an image of another size."""
     if size != plan.size:
         raise InvalidOptionError(
             f"The plan is for an image of {plan.size[0]} x {plan.size[1]}, this image has {size[0]} x {size[1]}.",

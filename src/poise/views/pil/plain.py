@@ -42,9 +42,6 @@ def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
 
     Half of an odd margin is not a whole number: torchvision and open_clip round it to the even neighbour, transformers
     rounds it down (``spec.crop_offset``).
-
-    Raises:
-        InvalidOptionError: An option of ``spec`` is not accepted.
     """
     for option, accepted in _ACCEPTED.items():
         if (value := getattr(spec, option)) not in accepted:

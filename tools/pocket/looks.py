@@ -1,4 +1,4 @@
-"""How a look moves a photo in the joint space: mean shift of the features of unlabelled photos, one vector per look."""
+"""How a look moves an image in the joint space: mean shift of unlabelled images' features, one vector per look."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def preprocess(size: int = SIZE) -> transforms.Compose:
     )
 
 
-def training_photos(data: Path, step: int) -> list[Path]:
-    """Every `step`-th photo of Caltech101's train split; labels aren't read, test photos never opened."""
+def training_images(data: Path, step: int) -> list[Path]:
+    """Every `step`-th image of Caltech101's train split; labels aren't read, test images never opened."""
     split = json.loads((data / "caltech-101" / "split_zhou_Caltech101.json").read_text())
     return [data / "caltech-101" / "101_ObjectCategories" / name for name, _, _ in split["train"][::step]]
 
@@ -101,7 +101,7 @@ def shifts(files: list[Path]) -> dict[str, Tensor]:
         for look, vector in zip(LOOKS, found[1:] - found[0], strict=True):
             total[look] += vector / len(files)
         if count % 20 == 0:
-            print(f"photos {count}/{len(files)}", flush=True)
+            print(f"images {count}/{len(files)}", flush=True)
     return total
 
 
@@ -112,7 +112,7 @@ if __name__ == "__main__":
     parser.add_argument("--cache", type=Path, default=repository / "scratch" / "pocket")
     parser.add_argument("--step", type=int, default=10)
     args = parser.parse_args()
-    found = shifts(training_photos(args.data, args.step))
+    found = shifts(training_images(args.data, args.step))
     save_file(found, args.cache / "looks.safetensors")
     for look, vector in found.items():
         print(f"{look:8s} {vector.norm():.3f}")

@@ -1,1 +1,0 @@
-"""Views of many images at once, made with torch."""
