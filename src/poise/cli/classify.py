@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Format = StrEnum("Format", ["table", "json", "csv"])
 LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
+_NUMBERS = ("confidence", "margin", "entropy", "match", "agreement")  # of a result, in tables and CSV
 
 
 def classify(
@@ -58,6 +59,14 @@ def classify(
     on_long_label: Annotated[
         LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")
     ] = LongLabel.error,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            help="Give the label 'unknown' to images whose match is below this number (heuristic; no number "
+            "suits all labels and models, see docs/unknown.md).",
+            show_default="never",
+        ),
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With --format json: add intermediate results.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
@@ -73,7 +82,7 @@ def classify(
     options = {
         "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
-        "on_long_label": on_long_label.value,
+        "on_long_label": on_long_label.value, "reject": reject,
     }  # fmt: skip
     classifier = _classifier(options, engine, address, actors)
     _print_rows(classifier.each(paths, details=details), len(paths), chosen, output)
@@ -171,12 +180,12 @@ def _as_table(outcomes: list[Any], methods: list[str]) -> str:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("image", "method", "label", "confidence", "margin", "entropy", "next"):
-        table.add_column(heading, justify="right" if heading in ("confidence", "margin", "entropy") else "left")
+    for heading in ("image", "method", "label", *_NUMBERS, "next"):
+        table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
     errors = []
     for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
         if not isinstance(outcome, dict):
-            table.add_row(Text(printable(image)), "error", "(below)", "", "", "", "", style="red")
+            table.add_row(Text(printable(image)), "error", "(below)", style="red")
             errors.append(printable(f"{image}: {outcome.message}"))
             continue
         for at, name in enumerate(methods):
@@ -199,9 +208,14 @@ def _short_names(outcomes: list[Any]) -> list[str]:
 def _table_row(result: Result) -> list[str]:
     ranked = list(result.probabilities.items())
     following = f"{ranked[1][0]} {ranked[1][1]:.3f}" if len(ranked) > 1 else "(one label only)"
-    label = f"{result.label} (un-tuned: tuning was not finite)" if result.fallback else result.label
-    numbers = [f"{value:.3f}" for value in (result.confidence, result.margin, result.entropy)]
+    label = f"{result.label} ({result.rejected}?)" if result.rejected else result.label
+    label += " (un-tuned: tuning was not finite)" if result.fallback else ""
+    numbers = ["" if value is None else f"{value:.3f}" for value in _numbers(result)]
     return [result.method, label, *numbers, following]
+
+
+def _numbers(result: Result) -> list[float | None]:
+    return [getattr(result, name) for name in _NUMBERS]
 
 
 def _as_json(outcomes: list[Any], methods: list[str]) -> str:
@@ -217,15 +231,18 @@ def _as_json(outcomes: list[Any], methods: list[str]) -> str:
 def _as_csv(outcomes: list[Any], methods: list[str]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["image", "method", "label", "confidence", "margin", "entropy", "fallback", "error"])
+    columns = ["image", "method", "label", *_NUMBERS, "rejected", "fallback", "error"]
+    writer.writerow(columns)
     for outcome in outcomes:
         if not isinstance(outcome, dict):
-            writer.writerow([safe_cell(outcome.source), "", "", "", "", "", "", safe_cell(outcome.message)])
+            blank = [""] * (len(columns) - 2)
+            writer.writerow([safe_cell(outcome.source), *blank, safe_cell(outcome.message)])
             continue
         for name in methods:
             result = outcome[name]
-            writer.writerow([safe_cell(result.source), name, safe_cell(result.label), repr(result.confidence),
-                             repr(result.margin), repr(result.entropy), result.fallback, ""])  # fmt: skip
+            numbers = ["" if value is None else repr(value) for value in _numbers(result)]
+            writer.writerow([safe_cell(result.source), name, safe_cell(result.label), *numbers,
+                             safe_cell(result.rejected or ""), result.fallback, ""])  # fmt: skip
     return buffer.getvalue()
 
 

@@ -16,6 +16,7 @@ from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
 from poise.inference.answers import Answer, Prediction
 from poise.inference.predictor import Predictor
 from poise.inference.results import Details, Failure, Result
+from poise.inference.signals import UNKNOWN, agreement, check_reject, match
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
@@ -48,6 +49,7 @@ class ClassifierOptions(TuningOptions, total=False):
     device: Any
     dtype: Any
     batch_size: int | None
+    reject: float | None
 
 
 class Classifier(Generic[R]):
@@ -74,6 +76,8 @@ class Classifier(Generic[R]):
         dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16" or "float64".
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
+        reject: give the label "unknown" to images whose `Result.match` is below this number (heuristic); None: never.
+            No number suits all labels and models; docs/unknown.md says how to choose one.
 
     Raises:
         InvalidLabelsError: Labels are missing, blank, repeated or too long.
@@ -118,10 +122,12 @@ class Classifier(Generic[R]):
         dtype: Any = "auto",
         batch_size: int | None = None,
         on_long_label: str = "error",
+        reject: float | None = None,
     ) -> None:
         # Check all that does not depend on the model before loading it.
         check_counts(views, batch_size)
         self.labels = check_labels(labels)
+        self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method)
         self._several = not isinstance(method, str | Method)
         if not isinstance(init, Prompt):
@@ -217,9 +223,11 @@ class Classifier(Generic[R]):
     def _result(self, prediction: Prediction, method: str, details: bool) -> Result:
         answer = prediction.answers[method]
         ranked = dict(sorted(self._by_label(answer.probs).items(), key=lambda item: -item[1]))
-        top = list(ranked.values())
+        best, top = next(iter(ranked)), list(ranked.values())
+        matched = match(answer.logits, self.encoder.scale, self.encoder.bias)
+        rejected = self.reject is not None and matched < self.reject
         return Result(
-            label=next(iter(ranked)),
+            label=UNKNOWN if rejected else best,
             confidence=top[0],
             probabilities=ranked,
             entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
@@ -228,6 +236,9 @@ class Classifier(Generic[R]):
             source=prediction.source,
             fallback=answer.fallback,
             degenerate=len(top) == 1,
+            match=matched,
+            agreement=agreement(answer.view_labels, int(answer.probs.argmax())),
+            rejected=best if rejected else None,
             notes=prediction.notes,
             details=self._details(answer) if details else None,
         )
