@@ -204,6 +204,7 @@ class Adapted:
     target_probs: Tensor  # [B, C] p_aug under the tuned prompt
     confidences: Tensor  # [B, V] top probability of each view under the init
     temperatures: Tensor  # [B, V] of each view's logits in the target (1 without CATS)
+    view_labels: Tensor  # [B, V] long: the most probable class of each view under the tuned prompt
     selected: Tensor  # [B, K] the views in the target
     losses: Tensor  # [B, steps]
     fallback: Tensor  # [B] bool: something was not finite, so the init answered

@@ -27,6 +27,7 @@ def adapted(probs, start=None, target=None, fallback=None):
         target_probs=probs if target is None else torch.tensor(target, dtype=torch.float64),
         confidences=torch.ones(count, 2),
         temperatures=torch.ones(count, 2),
+        view_labels=torch.zeros(count, 2, dtype=torch.long),
         selected=torch.zeros(count, 1, dtype=torch.long),
         losses=torch.zeros(count, 1),
         fallback=torch.tensor(fallback or [False] * count),

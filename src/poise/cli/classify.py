@@ -68,6 +68,14 @@ def classify(
         float | None,
         typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong."),
     ] = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            help="Give the label 'unknown' to images whose match is below this number (heuristic; no number "
+            "suits all labels and models, see docs/unknown.md).",
+            show_default="never",
+        ),
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     details: Annotated[bool, typer.Option(help="With --format json: add intermediate results.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
@@ -86,6 +94,7 @@ def classify(
         "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
         "on_long_label": on_long_label.value, "coverage": coverage, "max_error": max_error,
+        "reject": reject,
     }  # fmt: skip
     if calibration is not None:
         from poise.calibration import Calibration

@@ -19,8 +19,16 @@ if TYPE_CHECKING:
 Value = Callable[["Result"], object]
 
 
+_NUMBERS = ("confidence", "margin", "entropy", "match", "agreement")  # of a result
+
+
 def _label(result: Result) -> str:
-    return f"{result.label} (un-tuned: tuning was not finite)" if result.fallback else result.label
+    label = f"{result.label} ({result.rejected}?)" if result.rejected else result.label
+    return f"{label} (un-tuned: tuning was not finite)" if result.fallback else label
+
+
+def _number(name: str, form: Callable[[float], str]) -> Value:
+    return lambda result: None if getattr(result, name) is None else form(getattr(result, name))
 
 
 def _next(result: Result) -> str:
@@ -36,9 +44,7 @@ def _set(result: Result) -> str | None:
 _TABLE: dict[str, Value] = {
     "method": lambda result: result.method,
     "label": _label,
-    "confidence": lambda result: f"{result.confidence:.3f}",
-    "margin": lambda result: f"{result.margin:.3f}",
-    "entropy": lambda result: f"{result.entropy:.3f}",
+    **{name: _number(name, "{:.3f}".format) for name in _NUMBERS},
     "next": _next,
     "set": _set,
     "decision": lambda result: result.decision and result.decision.action,
@@ -46,15 +52,12 @@ _TABLE: dict[str, Value] = {
 _CSV: dict[str, Value] = {
     "method": lambda result: result.method,
     "label": lambda result: result.label,
-    "confidence": lambda result: repr(result.confidence),
-    "margin": lambda result: repr(result.margin),
-    "entropy": lambda result: repr(result.entropy),
+    **{name: _number(name, repr) for name in (*_NUMBERS, "raw_confidence")},
+    "rejected": lambda result: result.rejected,
     "fallback": lambda result: result.fallback,
-    "raw_confidence": lambda result: None if result.raw_confidence is None else repr(result.raw_confidence),
     "prediction_set": lambda result: result.prediction_set and json.dumps(result.prediction_set, ensure_ascii=False),
     "decision": lambda result: result.decision and result.decision.action,
 }
-_NUMBERS = ("confidence", "margin", "entropy")
 
 
 def as_table(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
@@ -64,8 +67,8 @@ def as_table(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
     from rich.text import Text
 
     results = [outcome[name] for outcome in outcomes if isinstance(outcome, dict) for name in methods]
-    columns = {name: value for name, value in _TABLE.items() if name not in ("set", "decision")
-               or any(value(result) is not None for result in results)}  # fmt: skip
+    columns = {name: value for name, value in _TABLE.items()
+               if not results or any(value(result) is not None for result in results)}  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("image", *columns):
         table.add_column(heading, justify="right" if heading in _NUMBERS else "left")

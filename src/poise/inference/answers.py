@@ -13,8 +13,10 @@ from poise.objectives.dispersion import mean_distance_to_centroid
 from poise.types import Adapted
 
 _NUMBERS = (
-    "probs", "init_probs", "target_probs", "logits", "confidences", "temperatures", "losses", "selected", "fallback",
+    "probs", "init_probs", "target_probs", "logits", "confidences", "temperatures", "losses", "selected", "view_labels",
+    "fallback",
 )  # fmt: skip
+_INDICES = ("selected", "view_labels")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Answer:
     confidences: np.ndarray  # [V] of each view under the initial prompt
     temperatures: np.ndarray  # [V] by which the target divides each view's logits
     selected: np.ndarray  # [K] indices of the views in the target
+    view_labels: np.ndarray  # [V] the most probable class of each view under the tuned prompt
     losses: np.ndarray  # [steps]
     fallback: bool  # whether tuning gave NaN or Inf, so that the initial prompt answered
     dispersion: float  # mean distance of the tuned text features to their centroid (ATFD)
@@ -70,8 +73,8 @@ def _columns(adapted: Adapted, init_dispersion: float, texts: bool) -> list[Answ
     features = adapted.text_features.detach().float().cpu().numpy() if texts else [None] * len(adapted.probs)
     return [
         Answer(
-            **{name: numbers[name][row] for name in _NUMBERS if name not in ("selected", "fallback")},
-            selected=numbers["selected"][row].astype(np.int64),
+            **{name: numbers[name][row] for name in _NUMBERS if name not in (*_INDICES, "fallback")},
+            **{name: numbers[name][row].astype(np.int64) for name in _INDICES},
             fallback=bool(numbers["fallback"][row, 0]),
             dispersion=float(numbers["dispersion"][row, 0]),
             init_dispersion=init_dispersion,

@@ -20,6 +20,7 @@ from poise.inference.guarantees import Guarantees, hash_prompt, read
 from poise.inference.options import ClassifierOptions, check_counts, find_methods
 from poise.inference.predictor import Predictor
 from poise.inference.results import Failure, Result, make_result
+from poise.inference.signals import check_reject
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
@@ -65,6 +66,8 @@ class Classifier(Generic[R]):
         coverage: each result contains a prediction set, which contains the correct label for this share of images.
         max_error: each result contains a decision to answer or to abstain, so that at most this share of the answers
             is wrong.
+        reject: give the label "unknown" to images whose `Result.match` is below this number (heuristic); None: never.
+            No number suits all labels and models; docs/unknown.md says how to choose one.
 
     Raises:
         InvalidCalibrationError: The calibration is of another classifier, or does not allow what is asked for.
@@ -113,10 +116,12 @@ class Classifier(Generic[R]):
         calibration: str | Path | Calibration | None = None,
         coverage: float | None = None,
         max_error: float | None = None,
+        reject: float | None = None,
     ) -> None:
         # Check all that does not depend on the model before loading it.
         check_counts(views, batch_size)
         self.labels = check_labels(labels)
+        self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method)
         self._several = not isinstance(method, str | Method)
         if not isinstance(init, Prompt):
@@ -175,7 +180,13 @@ class Classifier(Generic[R]):
             else:
                 yield {
                     name: make_result(
-                        outcome, name, self.labels, self.encoder, guarantees=self._guarantees, details=details
+                        outcome,
+                        name,
+                        self.labels,
+                        self.encoder,
+                        guarantees=self._guarantees,
+                        reject=self.reject,
+                        details=details,
                     )
                     for name in outcome.answers
                 }

@@ -34,6 +34,7 @@ class ClassifierOptions(TuningOptions, total=False):
     calibration: str | Path | Calibration | None
     coverage: float | None
     max_error: float | None
+    reject: float | None
 
 
 def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method, ...]:

@@ -18,6 +18,7 @@ from poise.inference.classifier import Answers, Classifier
 from poise.inference.limits import default_batch_size
 from poise.inference.options import check_counts, find_methods
 from poise.inference.results import Failure
+from poise.inference.signals import check_reject
 from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels
 
@@ -54,7 +55,7 @@ class ClusterClassifier:
     def __init__(self, options: dict[str, Any], *, address: str = "", actors: int = 0) -> None:
         views = options.get("views", 1)
         check_counts(views, options.get("batch_size"))  # before processes are started
-        check_labels(options["labels"])
+        check_reject(options.get("reject"), check_labels(options["labels"]))
         find_methods(options["method"])
         device = str(options.get("device", "auto"))
         gpu = None if device == "auto" else is_gpu(device)

@@ -13,6 +13,7 @@ import numpy as np
 from poise.errors import InvalidOptionError
 from poise.inference.answers import Answer, Prediction
 from poise.inference.guarantees import CalibratedAnswer, Decision, Guarantees
+from poise.inference.signals import UNKNOWN, agreement, match
 from poise.loading.sources import Failure
 from poise.types import DualEncoder
 
@@ -23,16 +24,28 @@ _SHOWN = 10  # labels shown in a notebook
 
 @dataclass(frozen=True)
 class Details:
-    """Intermediate results for one image."""
+    """Intermediate results for one image.
 
-    init_probabilities: dict[str, float]  # under the initial prompt: zero-shot
-    target_probabilities: dict[str, float]  # p_aug under the tuned prompt
-    view_confidences: tuple[float, ...]  # of each view under the initial prompt; view 0 is the plain image
-    view_temperatures: tuple[float, ...]  # by which the method divides each view's logits; 1 without CATS
-    selected_views: tuple[int, ...]  # most confident first
-    losses: tuple[float, ...]  # one per step
-    logits: dict[str, float]  # of the plain view under the tuned prompt
-    scale: float  # the model's factor from cosine to logit
+    Attributes:
+        init_probabilities: probabilities under the initial prompt (zero-shot), by label.
+        target_probabilities: p_aug, the target of the views, under the tuned prompt, by label.
+        view_confidences: top probability of each view under the initial prompt; view 0 is the plain image.
+        view_temperatures: temperature by which the method divides each view's logits; 1 without CATS.
+        selected_views: indices of the views in the target, most confident first.
+        losses: the loss at each step.
+        logits: logits of the plain view under the tuned prompt, by label.
+        scale: the model's factor from cosine to logit.
+        bias: the constant that the model adds to each logit.
+    """
+
+    init_probabilities: dict[str, float]
+    target_probabilities: dict[str, float]
+    view_confidences: tuple[float, ...]
+    view_temperatures: tuple[float, ...]
+    selected_views: tuple[int, ...]
+    losses: tuple[float, ...]
+    logits: dict[str, float]
+    scale: float
     bias: float
 
 
@@ -40,24 +53,53 @@ class Details:
 class Result:
     """The answer for one image.
 
-    Probabilities are relative to the labels and sum to 1: an image of something else still gets one of the labels.
+    Probabilities are relative to the labels and sum to 1: an image of something else still gets one of the labels,
+    unless `Classifier` was given ``reject``.
+
+    Attributes:
+        label: the most probable label; "unknown" if the image was rejected.
+        confidence: probability of the most probable label.
+        probabilities: probabilities of all labels, most probable first.
+        entropy: entropy of the probabilities in nats, from 0 (certain) to log(number of labels).
+        margin: difference between the two largest probabilities.
+        method: the method's name.
+        source: the path, or <bytes>, <image>, <array>, <tensor>.
+        fallback: whether tuning gave NaN or Inf, so that this is the answer of the initial prompt.
+        degenerate: whether there is only one label, whose probability is 1 for any image.
+        match: heuristic; how much better the image matches the most probable label than the labels on average, in
+            units of the cosine: log(C * MCM) for C labels, where MCM is the maximum concept matching score. Low values
+            suggest that the image shows something else. Comparable between images under the same labels and model.
+        agreement: heuristic; share of the augmented views whose most probable label is that of the image, under the
+            tuned prompt. None if there are no augmented views.
+        rejected: the most probable label, if ``match`` is below ``reject``, so that ``label`` is "unknown"; otherwise
+            None.
+        notes: changes when the image was read: first frame used, alpha blended with white, ...
+        details: intermediate results, if requested.
+        raw_confidence: confidence before calibration; None if the classifier has no calibration.
+        prediction_set: labels, most probable first, that contain the correct one for the share of images that
+            `Classifier` was given as ``coverage``; otherwise None.
+        decision: whether to answer, if `Classifier` was given ``max_error``; otherwise None.
+        calibrated: what `set_at` needs.
     """
 
     label: str
     confidence: float
-    probabilities: dict[str, float]  # of all labels, most probable first
-    entropy: float  # in nats, from 0 (certain) to log(number of labels)
-    margin: float  # difference between the two largest probabilities
+    probabilities: dict[str, float]
+    entropy: float
+    margin: float
     method: str
-    source: str  # the path, or <bytes>, <image>, <array>, <tensor>
-    fallback: bool  # tuning gave NaN or Inf, so this is the answer of the initial prompt
-    degenerate: bool  # there is only one label, whose probability is 1 for any image
-    notes: tuple[str, ...] = ()  # changes when the image was read: first frame used, alpha blended with white, ...
+    source: str
+    fallback: bool
+    degenerate: bool
+    match: float
+    agreement: float | None = None
+    rejected: str | None = None
+    notes: tuple[str, ...] = ()
     details: Details | None = None
-    raw_confidence: float | None = None  # before calibration; None without one
-    prediction_set: tuple[str, ...] | None = None  # at the classifier's coverage
-    decision: Decision | None = None  # at the classifier's max_error
-    calibrated: CalibratedAnswer | None = field(default=None, repr=False, compare=False)  # what `set_at` reads
+    raw_confidence: float | None = None
+    prediction_set: tuple[str, ...] | None = None
+    decision: Decision | None = None
+    calibrated: CalibratedAnswer | None = field(default=None, repr=False, compare=False)
 
     def top(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the ``k`` most probable labels with their probabilities, best first."""
@@ -98,12 +140,19 @@ class Result:
         )
         more = len(self.probabilities) - _SHOWN
         rest = f"<tr><td colspan='3' style='text-align:left'>and {more} more</td></tr>" if more > 0 else ""
-        return f"<table><caption>{escape(self.source)}, {escape(self.method)}</caption>{rows}{rest}</table>"
+        facts = [self.source, self.method]
+        if self.rejected:
+            facts.append(f"{self.label} (match {self.match:.3f})")
+        if self.prediction_set is not None:
+            facts.append("{" + ", ".join(self.prediction_set) + "}")
+        if self.decision is not None:
+            facts.append(self.decision.action)
+        return f"<table><caption>{escape('; '.join(facts))}</caption>{rows}{rest}</table>"
 
 
 def make_result(
     prediction: Prediction, method: str, labels: tuple[str, ...], encoder: DualEncoder, *,
-    guarantees: Guarantees | None = None, details: bool = False,
+    guarantees: Guarantees | None = None, reject: float | None = None, details: bool = False,
 ) -> Result:  # fmt: skip
     """Return one method's answer for one image, calibrated if there are guarantees."""
     answer = prediction.answers[method]
@@ -117,9 +166,11 @@ def make_result(
             "decision": guarantees.decision(method, answer.probs),
         }  # fmt: skip
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
-    top = list(ranked.values())
+    best, top = next(iter(ranked)), list(ranked.values())
+    matched = match(answer.logits, encoder.scale, encoder.bias)
+    rejected = reject is not None and matched < reject
     return Result(
-        label=next(iter(ranked)),
+        label=UNKNOWN if rejected else best,
         confidence=top[0],
         probabilities=ranked,
         entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
@@ -128,6 +179,9 @@ def make_result(
         source=prediction.source,
         fallback=answer.fallback,
         degenerate=len(top) == 1,
+        match=matched,
+        agreement=agreement(answer.view_labels, int(answer.probs.argmax())),
+        rejected=best if rejected else None,
         notes=prediction.notes,
         details=_details(answer, labels, encoder) if details else None,
         **added,

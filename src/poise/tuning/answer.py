@@ -34,7 +34,8 @@ def make_answer(
         per_image: averages over the prompts that one image tuned.
     """
     target, reference = method.target(), untuned.logits
-    logits = per_image(out.logits[:, 0])
+    views = per_image(out.logits)
+    logits = views[:, 0]
     return Adapted(
         logits=logits,
         probs=logits.softmax(-1),
@@ -42,6 +43,7 @@ def make_answer(
         target_probs=per_image(target.log_probs(out).exp()),
         confidences=reference.softmax(-1).amax(-1),
         temperatures=target.temperatures(reference),
+        view_labels=views.argmax(-1),
         selected=target.views(out)[: len(reference)],  # rows of one image choose the same views
         losses=losses,
         fallback=fallback,
