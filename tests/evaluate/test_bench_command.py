@@ -124,3 +124,36 @@ def test_no_readable_image_has_another_exit_code(tmp_path):
 
 def test_a_folder_without_runs(tmp_path):
     assert runner.invoke(app, ["bench", "resume-info", str(tmp_path)]).exit_code == 4
+
+
+LEVELS = ("--calibrate", "6", "--set", "coverage=0.5", "--set", "max_error=0.5")
+
+
+def test_a_run_with_calibration_images(tmp_path):
+    image_folder = make_images(tmp_path / "images")
+    result = runner.invoke(app, arguments(image_folder, tmp_path / "runs", *LEVELS))
+    assert result.exit_code == 0, result.output
+    command = ["bench", "table", str(tmp_path / "runs"), "--metrics", "ece,coverage", "--format", "json"]
+    (table,) = json.loads(runner.invoke(app, command).output)
+    assert {row["method"] for row in table["rows"] if row["metric"] == "coverage"} == {
+        "zero-shot | calibrated", "kld+cats | calibrated",
+    }  # fmt: skip
+    assert any("images 6;" in note for note in table["notes"])
+
+
+def test_calibration_images_have_to_leave_others(tmp_path):
+    image_folder = make_images(tmp_path / "images")
+    levels = ("--calibrate", "12", *LEVELS[2:])
+    result = runner.invoke(app, arguments(image_folder, tmp_path / "runs", *levels))
+    assert isinstance(result.exception, InvalidOptionError)
+    assert "has 12 images in this run: none would be left" in str(result.exception)
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_a_dry_run_says_how_many_images_remain():
+    base = ["bench", "run", "--dry-run", "--dataset", "dtd,folder:/x", "--calibrate", "100"]
+    result = runner.invoke(app, base)
+    assert "dtd: 100 images are for calibration, metrics are of the other 1592" in result.output
+    assert "folder:/x: 100 images are for calibration, metrics are of the others" in result.output
+    assert "of the other 150" in runner.invoke(app, [*base, "--limit", "250"]).output
+    assert isinstance(runner.invoke(app, [*base, "--limit", "100"]).exception, InvalidOptionError)

@@ -157,8 +157,8 @@ def test_missing_file_is_refused(tmp_path):
 
 
 def test_hash_sees_every_field_but_the_names():
-    base = RunConfig(datasets=("a",))
-    changed = {str: "other", int: 77, tuple: ("other",), dict: {"tpt": {"lr": 1.0}}}
+    base = RunConfig(datasets=("a",), calibrate=100)
+    changed = {str: "other", int: 77, float: 0.7, tuple: ("other",), dict: {"tpt": {"lr": 1.0}}}
     for entry in dataclasses.fields(RunConfig):
         value = changed[type(getattr(base, entry.name))]
         other = dataclasses.replace(base, **{entry.name: value})
@@ -188,3 +188,27 @@ def test_differences_show_both_values():
 def test_hashed_survives_json():
     config = RunConfig(datasets=("a",), options={"tpt": {"lr": 0.1}})
     assert json.loads(json.dumps(config.hashed())) == config.hashed()
+
+
+def test_calibration_images_are_part_of_the_configuration_only_if_there_are_any() -> None:
+    plain, levels = RunConfig(datasets=("dtd",)), {"calibrate", "coverage", "max_error"}
+    assert not levels & set(plain.hashed())
+    config, _ = build({"datasets": "dtd", "calibrate": 100, "coverage": 0.8})
+    assert levels <= set(config.hashed())
+    assert config.digest() != plain.digest()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"calibrate": 58}, r"'calibrate' is 58.*at least 9 images.*at most 0.05 at least 59"),
+        ({"calibrate": 60, "coverage": 0.99}, "a coverage of 0.99 need at least 99"),
+        ({"calibrate": 100, "framework": "dynaprompt"}, "'dynaprompt' depend on images before"),
+        ({"calibrate": 100, "coverage": 1.5}, "coverage = 1.5"),
+        ({"calibrate": -1}, "'calibrate' is -1"),
+        ({"coverage": 0.8}, "there are no calibration images"),
+    ],
+)
+def test_calibration_that_can_not_work_is_refused(values: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        build({"datasets": "dtd", **values})

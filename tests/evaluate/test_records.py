@@ -36,13 +36,13 @@ def adapted(probs, start=None, target=None, fallback=None):
     )
 
 
-def rows(answers, labels):
+def rows(answers, labels, **options):
     start = torch.tensor([[[0.25], [-0.25]]])  # at a quarter from their middle
     made = []
     for index, (label, row) in enumerate(zip(labels, answer_rows(answers, start), strict=True)):
         image = Item(f"image {index}", label, "")
         outcome = Failure("x", "non_finite", "no") if row is None else Prediction("x", (), row)
-        made += records.rows(COLUMNS, image, list(answers), outcome)
+        made += records.rows(COLUMNS, image, list(answers), outcome, **options)
     return made
 
 
@@ -105,6 +105,13 @@ def test_many_classes_keep_the_top_only(classes):
     assert len(row["top_ids"]) == len(row["top_probs"]) == records.TOP
     assert row["top_ids"][0] == row["prediction"]
     np.testing.assert_array_equal(row["top_probs"], np.sort(np.float32(probs[1]))[::-1][: records.TOP])
+
+
+def test_all_probabilities_are_kept_on_request():
+    probs = np.full(300, 1 / 300)
+    (row,) = rows({"tpt": adapted([probs.tolist()])}, [0], full=True)
+    assert row["top_ids"] is None
+    assert len(row["probs"]) == 300
 
 
 def test_reading_an_empty_folder_gives_no_rows(tmp_path):

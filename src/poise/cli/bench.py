@@ -49,6 +49,9 @@ def run_command(
     temperature: Annotated[
         str | None, _option("Divides all logits: a number, or a file that `poise fit temperature` wrote.")
     ] = None,
+    calibrate: Annotated[
+        int | None, _option("Images per dataset to calibrate each method with; metrics are of the others.", "none")
+    ] = None,
     batch_size: Annotated[str | None, _option("Images computed together.", "auto")] = None,
     chunk: Annotated[int | None, _option("Images per file of records, the most that a kill loses.", "128")] = None,
     device: Annotated[str | None, _option("auto, cpu, cuda, cuda:1, ...", "auto")] = None,
@@ -255,6 +258,7 @@ def _show(config: RunConfig, settings: Settings) -> None:
     from poise.data.opening import SCHEMES
     from poise.errors import ModelNotFoundError
     from poise.evaluate.engines import engines
+    from poise.evaluate.held_out import remaining
     from poise.evaluate.resolve import check_init, make_methods, resolve
 
     engines.get(settings.engine)
@@ -264,13 +268,15 @@ def _show(config: RunConfig, settings: Settings) -> None:
         check_init(resolved)
     except ModelNotFoundError as problem:  # it may be fitted before the run
         missing = f"  not there yet: {problem}"
-    for name in resolved.datasets:
-        if name.partition(":")[0] not in SCHEMES:
-            catalog.row(name)
+    rows = {name: catalog.row(name) for name in resolved.datasets if name.partition(":")[0] not in SCHEMES}
     typer.echo(f"{config.run_id}  {config.title}".rstrip())
     for key, value in resolved.hashed().items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         typer.echo(f"  {key} = {shown}")
+    for name in resolved.datasets if resolved.calibrate else ():
+        images = min(rows[name].images, resolved.limit or rows[name].images) if name in rows else 0
+        others = f"other {remaining(resolved, name, images)}" if images else "others"
+        typer.echo(f"  {name}: {resolved.calibrate} images are for calibration, metrics are of the {others}")
     for method in make_methods(resolved):
         typer.echo(f"  {method.name}: {method.describe()}")
     if missing:

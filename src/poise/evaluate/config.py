@@ -37,15 +37,18 @@ class RunConfig:
     framework: str = "tpt"  # tpt = one prompt per image, reset for each; `poise list frameworks` shows the others
     framework_options: dict[str, Any] = field(default_factory=dict)  # such as size, variant, temperature
     init: str = "template"  # where tuning starts: a name of `poise list inits`, or the file of a fitted prompt
+    calibrate: int = 0  # images per dataset that reports calibrate each method with; metrics are of the others
+    coverage: float = 0.9  # of the prediction sets, if ``calibrate``
+    max_error: float = 0.05  # among answered images, certified with confidence 95 %, if ``calibrate``
     batch_size: int = 0  # images computed together; 0 = by device
     chunk: int = 128  # images per file: the most that a killed run loses
     device: str = "auto"
     dtype: str = "auto"
 
     def hashed(self) -> dict[str, Any]:
-        """Return the fields that enter the hash: all except name and title."""
-        values = asdict(self)
-        del values["name"], values["title"]
+        """Return the fields that enter the hash: all except name and title, and levels that nothing depends on."""
+        unused = ("name", "title", *([] if self.calibrate else ["calibrate", "coverage", "max_error"]))
+        values = {key: value for key, value in asdict(self).items() if key not in unused}
         return _plain(values)
 
     def digest(self) -> str:
@@ -208,6 +211,7 @@ def _path(key: str) -> list[str]:
 
 def check(config: RunConfig) -> None:
     """Reject values that no run can have. Names of models, data and methods are checked where they are used."""
+    from poise.evaluate.held_out import check_calibration
     from poise.tuning.frameworks import frameworks
 
     choices = {
@@ -218,7 +222,7 @@ def check(config: RunConfig) -> None:
     for name, accepted in choices.items():
         if getattr(config, name) not in accepted:
             raise UnknownNameError.of(name, getattr(config, name), accepted)
-    for name, least in {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0}.items():
+    for name, least in {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0, "calibrate": 0}.items():
         if getattr(config, name) < least:
             raise InvalidOptionError(f"'{name}' is {getattr(config, name)}.", hint=f"Give at least {least}.")
     for name, flag in {"datasets": "dataset", "methods": "method", "seeds": "seeds"}.items():
@@ -232,6 +236,7 @@ def check(config: RunConfig) -> None:
     for name, options in config.options.items():
         if not isinstance(options, dict):
             raise InvalidOptionError(f"'options.{name}' is {options!r}.", hint=f"Write options.{name}.lr=0.003, say.")
+    check_calibration(config)
 
 
 def _coerce(key: str, value: Any, field_type: Any) -> Any:

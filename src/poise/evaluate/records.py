@@ -37,7 +37,7 @@ def entropy(probs: np.ndarray) -> np.ndarray:
 
 
 def rows(
-    columns: Mapping[str, Any], item: Item, methods: Sequence[str], outcome: Prediction | Failure
+    columns: Mapping[str, Any], item: Item, methods: Sequence[str], outcome: Prediction | Failure, *, full: bool = False
 ) -> list[dict[str, Any]]:
     """Return one row per method for an image; the rows of a failure contain the reason, no class and no numbers.
 
@@ -46,12 +46,16 @@ def rows(
         item: the image.
         methods: the names of the methods, for a failure.
         outcome: the answers by method, or the failure.
+        full: store all probabilities, whatever their number.
     """
     columns = {**columns, "id": item.id, "label": item.label}
     if isinstance(outcome, Failure):
         numbers = _error_numbers(f"{outcome.code}: {outcome.message}")
         return [{**columns, "method": method, **numbers} for method in methods]
-    return [{**columns, "method": method, **_numbers(answer, item.label)} for method, answer in outcome.answers.items()]
+    return [
+        {**columns, "method": method, **_numbers(answer, item.label, full)}
+        for method, answer in outcome.answers.items()
+    ]
 
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -74,7 +78,12 @@ def _error_numbers(error: str) -> dict[str, Any]:
     return {**classes, **dict.fromkeys(unknown, float("nan")), "correct": False, "fallback": False, "error": error}
 
 
-def _numbers(answer: Answer, label: int) -> dict[str, Any]:
+def stores_all(classes: int, full: bool) -> bool:
+    """Return whether rows contain all probabilities of so many classes."""
+    return full or classes <= FULL_PROBS_UP_TO
+
+
+def _numbers(answer: Answer, label: int, full: bool) -> dict[str, Any]:
     probs, init_probs = answer.probs, answer.init_probs
     return {
         "prediction": int(probs.argmax()),
@@ -89,12 +98,12 @@ def _numbers(answer: Answer, label: int) -> dict[str, Any]:
         "init_atfd": answer.init_dispersion,
         "fallback": answer.fallback,
         "error": None,
-        **_probs(probs),
+        **_probs(probs, full),
     }
 
 
-def _probs(probs: np.ndarray) -> dict[str, np.ndarray | None]:
-    if len(probs) <= FULL_PROBS_UP_TO:
+def _probs(probs: np.ndarray, full: bool) -> dict[str, np.ndarray | None]:
+    if stores_all(len(probs), full):
         return {"probs": probs.astype(np.float32), "top_ids": None, "top_probs": None}
     order = np.argsort(-probs, kind="stable")[:TOP]
     return {"probs": None, "top_ids": order.astype(np.int32), "top_probs": probs[order].astype(np.float32)}

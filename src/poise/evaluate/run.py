@@ -14,8 +14,9 @@ from poise.errors import InvalidOptionError
 from poise.evaluate import text_features as features
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import Engine, Watch, engines
+from poise.evaluate.held_out import remaining
 from poise.evaluate.progress import progress_bar
-from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
+from poise.evaluate.records import TOP, stores_all
 from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
 from poise.evaluate.sanity import plausibility
 from poise.evaluate.storage.header import header
@@ -74,6 +75,8 @@ def run(
             name: choose([item.id for item in images.items], [item.label for item in images.items], resolved.limit)
             for name, images in sets.items()
         }
+        for name, positions in chosen.items():
+            remaining(resolved, name, len(positions))
         head = header(resolved, make_methods(resolved), sets, chosen)
         folder.begin(head, allow_changes=allow_changes)
         plan = Plan.of(head)
@@ -82,7 +85,7 @@ def run(
             for name, images in sets.items()
             for unit in plan.units(name, slug(images.name), chosen[name], [item.id for item in images.items])
         ]
-        attempt = _Attempt(folder, sets, units, len(resolved.methods), warn)
+        attempt = _Attempt(folder, sets, units, resolved, warn)
         job = Job(resolved, settings.data, settings.workers, settings.actors)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
@@ -105,7 +108,7 @@ class _Attempt:
         folder: RunFolder,
         sets: Mapping[str, ImageSet],
         units: Sequence[Unit],
-        methods: int,
+        config: RunConfig,
         warn: Callable[[str], None],
     ) -> None:
         self.folder, self.sets, self.units, self.methods, self.warn = folder, sets, units, methods, warn
@@ -115,7 +118,7 @@ class _Attempt:
         self.warnings: list[str] = []
         self._seen: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
-        folder.check_space(sum(_bytes(unit, sets, methods) for unit in self.todo))
+        folder.check_space(sum(_bytes(unit, sets, config) for unit in self.todo))
 
     def finish(self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str]) -> None:
         """Compute the unfinished units, then the text features. No model is loaded if nothing is left to do."""
@@ -173,8 +176,8 @@ def _open_sets(config: RunConfig, root: str) -> dict[str, ImageSet]:
     return sets
 
 
-def _bytes(unit: Unit, sets: Mapping[str, ImageSet], methods: int) -> int:
+def _bytes(unit: Unit, sets: Mapping[str, ImageSet], config: RunConfig) -> int:
     """Return an upper estimate of the size of a unit's file."""
     classes = len(sets[unit.dataset].classes)
-    probs = 4 * classes if classes <= FULL_PROBS_UP_TO else 8 * TOP
-    return len(unit.items) * methods * (_ROW_BYTES + probs)
+    probs = 4 * classes if stores_all(classes, config.calibrate > 0) else 8 * TOP
+    return len(unit.items) * len(config.methods) * (_ROW_BYTES + probs)

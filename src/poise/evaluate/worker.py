@@ -70,7 +70,9 @@ class Worker:
             }  # fmt: skip
             rows: list[dict[str, Any]] = []
             for position, outcome in zip(unit.items, outcomes, strict=False):
-                rows += records.rows(columns, images.items[position], self.config.methods, outcome)
+                rows += records.rows(
+                    columns, images.items[position], self.config.methods, outcome, full=self.config.calibrate > 0
+                )
             yield _finish(unit, rows, time.perf_counter() - began)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:

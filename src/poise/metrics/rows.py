@@ -182,7 +182,7 @@ for _metric in (
            needs="sets", unit="score", **_mean(lambda sample: sample.set_sizes)),
     Metric(name="answered", title="Answered", about="Share of images whose confidence reaches the threshold.",
            needs="answered", higher_is_better=True, **_mean(lambda sample: sample.answered)),
-    Metric(name="answered_error", title="Ans. error", needs="answered",
+    Metric(name="answered_error", title="Ans. error", needs="answered", higher_is_better=None,
            about="Share of wrong predictions among the answered images; 0 where none is answered.",
            value=_answered(decisions.answered_error), weighted=_answered(decisions.weighted_answered_error)),
 ):  # fmt: skip

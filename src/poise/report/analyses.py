@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from poise.report import published
-from poise.report.runs import Group, Records, Setting
+from poise.report.groups import Group, Setting
+from poise.report.runs import Records
 from poise.report.scores import Scoreboard, scoreboard, shown
 from poise.report.table import Line, Table
 
@@ -129,6 +130,8 @@ NOTES = (
 def _analysis_table(records: Records) -> Table:
     lines, rows = [], []
     for group in records.groups:
+        if group.calibration is not None:  # calibration changes no prediction and follows the tuning
+            continue
         analysis, label = analyse(group), records.label(group.setting)
         columns = {
             "conf. correct": (analysis.confidence.correct, ".3f"),

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics import Estimate, get
-from poise.report.runs import Records, Setting, load
+from poise.report.groups import Setting
+from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Line, Table
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from poise.report.runs import Group, Records, load
+from poise.report.groups import Group
+from poise.report.runs import Records, load
 from poise.report.scores import scoreboard
 from poise.storage import safe_cell, write_atomic
 
@@ -53,7 +54,7 @@ def export_clip_benchmark(records: Records, out: str | Path) -> list[Path]:
         content: dict[str, Any] = {
             "dataset": dataset,
             "model": model,
-            "pretrained": f"{pretrained}+{method}" if records.tunes(method) else pretrained,
+            "pretrained": f"{pretrained}+{method}" if records.tunes(method) or group.calibration else pretrained,
             "task": "zeroshot_classification",
             "metrics": {**renamed, "mean_per_class_recall": recall, **metrics},
             "language": "en",

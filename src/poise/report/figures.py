@@ -17,8 +17,9 @@ from poise.metrics import equal_width, risk_coverage
 from poise.registry import Registry
 from poise.report import panels as drawing
 from poise.report.analyses import analyse
+from poise.report.groups import Group, Setting
 from poise.report.plot import STYLE, Panel, Plot
-from poise.report.runs import Group, Records, Setting, load
+from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, floor_text, printed, scoreboard
 from poise.report.tsne import TextFeatures, embed, text_features
 
@@ -228,7 +229,7 @@ def _groups(board: Scoreboard, *, tuned: bool = False) -> Iterator[tuple[Setting
     for setting in records.settings:
         for dataset in catalog.in_order(records.datasets):
             groups = records.chosen(setting=setting, dataset=dataset)
-            shown = [group for group in groups if not tuned or records.tunes(group.method)]
+            shown = [group for group in groups if not tuned or (records.tunes(group.method) and not group.calibration)]
             if shown:
                 yield setting, dataset, shown
 

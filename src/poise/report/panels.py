@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from poise import metrics as rows
 from poise.metrics import Bins, Estimate, RiskCoverage
 from poise.report.analyses import Split
-from poise.report.looks import BLACK, BLUE, GREY, PALE, SKY, VERMILION, WHITE, look
+from poise.report.looks import BLACK, BLUE, GREY, PALE, SKY, VERMILION, WHITE, look, marker
 from poise.report.scores import printed, shown
 
 
@@ -114,7 +114,7 @@ def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate], floor: st
     names = list(scores)[::-1]
     for at, name in enumerate(names):
         value, sides = _sides(metric, scores[name])
-        axes.errorbar(value, at, xerr=sides, fmt="o", color=look(name).colour, markersize=5, linewidth=1.5)
+        axes.errorbar(value, at, xerr=sides, fmt=marker(name), color=look(name).colour, markersize=5, linewidth=1.5)
     row = rows.get(metric)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
@@ -130,8 +130,8 @@ def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor:
     for name, (ece, accuracy) in points.items():
         x, x_sides = _sides("ece", ece)
         y, y_sides = _sides("accuracy", accuracy)
-        colour = look(name).colour
-        axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt="o", color=colour, elinewidth=0.8, markersize=6, label=name)
+        axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt=marker(name), color=look(name).colour, elinewidth=0.8,
+                      markersize=6, label=name)  # fmt: skip
     axes.set(xlabel=f"ECE (%), lower is better; {floor}", ylabel="accuracy (%), higher is better")
     _legend(axes, 4)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,99 +15,12 @@ import pyarrow.parquet as pq
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.storage.run_folder import read_header
-from poise.metrics import Sample
-from poise.metrics.sample import in_top
-from poise.report.looks import order
+from poise.report.calibrated import with_calibrated
+from poise.report.groups import SCALARS, Group, SeedRows, Setting
+from poise.report.looks import base, order
 from poise.storage import checksum
 
-# What may differ between two runs that are still the same experiment: which part of it was run, and how fast.
-NOT_A_SETTING = frozenset({"datasets", "methods", "seeds", "limit", "batch_size", "chunk", "device", "model"})
-_SCALARS = (
-    "label", "prediction", "confidence", "entropy", "correct", "init_prediction", "init_confidence",
-    "init_entropy", "target_prediction", "atfd", "init_atfd", "fallback",
-)  # fmt: skip
-_NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *_SCALARS)
-
-
-@dataclass(frozen=True, order=True)
-class Setting:
-    """What is the same for all methods that are compared: the model, and every choice that changes numbers."""
-
-    model: str
-    choices: str = ""  # canonical JSON of the run's configuration without NOT_A_SETTING
-    init: str = "template"  # the kind of prompt that tuning starts from
-
-    @classmethod
-    def of(cls, header: dict[str, Any]) -> Setting:
-        """Return the setting of the run with this header."""
-        config = header.get("config", {})
-        choices = {key: value for key, value in config.items() if key not in NOT_A_SETTING}
-        init = str(header.get("init_kind", choices.get("init", "template")))
-        return cls(str(config.get("model", "")), json.dumps(choices, sort_keys=True), init)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The choices by name."""
-        return dict(json.loads(self.choices or "{}"))
-
-    @property
-    def framework(self) -> str:
-        """How images relate to each other, such as ``tpt`` or ``dynaprompt``."""
-        return str(self.values.get("framework", "tpt"))
-
-
-@dataclass(frozen=True)
-class SeedRows:
-    """The images of one seed, in the order of their ids."""
-
-    ids: tuple[str, ...]
-    columns: dict[str, np.ndarray]  # [N] each
-    probs: np.ndarray | None  # [N, C]
-    top_ids: np.ndarray | None  # [N, K]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
-
-    def sample(self) -> Sample:
-        """Return what metrics read. Confidences are the record's float64, not the float32 of the probabilities."""
-        labels, probs = self["label"], None if self.probs is None else self.probs.astype(np.float64)
-        top5 = None
-        if probs is not None:
-            top5 = in_top(probs, labels)
-        elif self.top_ids is not None and self.top_ids.shape[1] >= 5:
-            top5 = (self.top_ids[:, :5] == labels[:, None]).any(1)
-        return Sample(self["confidence"], self["correct"].astype(bool), top5, probs, labels)
-
-
-@dataclass(frozen=True)
-class Group:
-    """One method on one dataset under one setting: the same images for every seed."""
-
-    setting: Setting
-    dataset: str
-    method: str
-    seeds: dict[int, SeedRows]
-    errors: int = 0  # rows with an error instead of an answer
-    uneven: int = 0  # images left out because some seed has no answer for them
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of the images."""
-        return next(iter(self.seeds.values())).ids
-
-    @property
-    def n(self) -> int:
-        """The number of images."""
-        return len(self.ids)
-
-    @cached_property
-    def pooled(self) -> dict[str, np.ndarray]:
-        """The columns of all seeds, concatenated."""
-        return {name: np.concatenate([rows[name] for rows in self.seeds.values()]) for name in _SCALARS}
-
-    def samples(self) -> list[Sample]:
-        """Return one sample per seed."""
-        return [rows.sample() for rows in self.seeds.values()]
+_NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *SCALARS)
 
 
 @dataclass(frozen=True)
@@ -137,8 +48,8 @@ class Records:
 
     def method_settings(self, method: str) -> dict[str, Any]:
         """Return the stored settings of a method, from the first run that has it; empty if no header has them."""
-        headers = self.headers.values()
-        return next((head["methods"][method] for head in headers if method in head.get("methods", {})), {})
+        headers, name = self.headers.values(), base(method)
+        return next((head["methods"][name] for head in headers if name in head.get("methods", {})), {})
 
     def tunes(self, method: str) -> bool:
         """Return whether a method changes the prompt, according to its stored settings."""
@@ -217,7 +128,8 @@ def load(path: str | Path | Records) -> Records:
     if not any(len(table) for table in tables):
         raise InvalidDatasetError(f"The runs below '{path}' have no rows yet.",
                                   hint="Let `poise bench run` finish a chunk.")  # fmt: skip
-    return Records(_groups(pa.concat_tables(tables, promote_options="permissive")), headers, folders)
+    groups = _groups(pa.concat_tables(tables, promote_options="permissive"))
+    return Records(with_calibrated(groups), headers, folders)
 
 
 def _parts(folder: Path) -> Iterator[pa.Table]:
@@ -273,7 +185,7 @@ def _group(table: pa.Table, key: tuple[str, ...], by_seed: dict[int, dict[str, i
     seeds = {}
     for seed in sorted(by_seed):
         part = table.take(pa.array([by_seed[seed][name] for name in common], pa.int64()))
-        columns = {name: part[name].to_numpy() for name in _SCALARS}
+        columns = {name: part[name].to_numpy() for name in SCALARS}
         seeds[seed] = SeedRows(tuple(common), columns, _matrix(part, "probs"), _matrix(part, "top_ids"))
     return Group(Setting(model, choices, init), dataset, method, seeds, errors, uneven)
 

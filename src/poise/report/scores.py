@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from poise import metrics as rows
 from poise.metrics import Estimate, estimate
-from poise.report.runs import Group, Records, Setting
+from poise.report.groups import Group, Setting
+from poise.report.runs import Records
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from poise.data import catalog
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import Estimate
 from poise.report import published
-from poise.report.runs import Records, Setting, load
+from poise.report.calibrated import notes as calibration_notes
+from poise.report.groups import Setting
+from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Cell, Line, Table
 
@@ -56,6 +58,10 @@ class _Block:
         """The layout's methods that were run."""
         run = {group.method for group in self.board.records.chosen(setting=self.setting)}
         return [name for name in self.layout.methods if name in run]
+
+    def lacks(self, method: str, metric: str) -> bool:
+        """Return whether a method has the metric nowhere, and another has it: only calibrated ones have sets, say."""
+        return not any(self.scores(method, metric)) and any(any(self.scores(name, metric)) for name in self.methods)
 
     def scores(self, method: str, metric: str) -> list[Estimate | None]:
         """Return one estimate per column."""
@@ -157,7 +163,7 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
     lines: list[Line] = []
     records: list[dict[str, Any]] = []
     for method in block.methods:
-        for metric in block.metrics:
+        for metric in (name for name in block.metrics if not block.lacks(method, name)):
             entries = list(
                 zip(block.scores(method, metric), block.floors(method, metric), best[metric][method], strict=True)
             )
@@ -246,8 +252,10 @@ def _notes(block: _Block, sources: Sequence[str]) -> list[str]:
     notes = [f"Model {block.setting.model}; images: {images}; {over}.", _widths(block)]
     if floored := [rows.get(metric).title for metric in block.metrics if rows.get(metric).floor]:
         notes.append(f"{', '.join(floored)}: {FLOOR}")
-    if any(None in block.scores(method, metric) for method in block.methods for metric in block.metrics):
+    pairs = [(method, metric) for method in block.methods for metric in block.metrics]
+    if any(None in block.scores(*pair) and not block.lacks(*pair) for pair in pairs):
         notes.append("A dash: not run, or the records lack what the metric needs; no average without all datasets.")
+    notes += calibration_notes(groups, lambda dataset: len(records.classes(dataset)))
     failed, uneven = sum(group.errors for group in groups), sum(group.uneven for group in groups)
     if failed or uneven:
         notes.append(f"Left out: {failed} rows with errors, {uneven} image-method pairs that some seed lacks.")

@@ -1,0 +1,162 @@
+"""Runs with calibration images: what is left out, what is fitted, and what reports make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report import made
+
+from poise.calibration import certify, choose
+from poise.errors import InvalidDatasetError
+from poise.evaluate.held_out import draw
+from poise.report.analyses import analysis_tables
+from poise.report.compare import comparison
+from poise.report.exports import export_clip_benchmark
+from poise.report.formats import render
+from poise.report.groups import Group
+from poise.report.looks import CALIBRATED, look, order
+from poise.report.runs import Records, load
+from poise.report.scores import scoreboard
+from poise.report.tables import result_tables
+
+LEVELS = {"calibrate": 100, "coverage": 0.8, "max_error": 0.45}
+SIMPLE = ("zero-shot", "tpt")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("calibrated")
+    made.write_run(place, datasets=("dtd",), methods=SIMPLE, images=300, config=LEVELS)
+    return place
+
+
+@pytest.fixture(scope="module")
+def records(folder: Path) -> Records:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    """The same rows, without calibration images."""
+    place = tmp_path_factory.mktemp("whole")
+    made.write_run(place, datasets=("dtd",), methods=SIMPLE, images=300)
+    return load(place)
+
+
+def group(records: Records, method: str) -> Group:
+    return next(records.chosen(method=method))
+
+
+def test_each_method_is_there_as_it_is_and_calibrated(records: Records) -> None:
+    assert records.methods == ["zero-shot", "zero-shot | calibrated", "tpt", "tpt | calibrated"]
+    assert {found.n for found in records.groups} == {200}
+    assert len({found.ids for found in records.groups}) == 1
+
+
+def test_the_images_are_drawn_by_their_ids_alone(records: Records, whole: Records) -> None:
+    ids = group(whole, "tpt").ids
+    assert draw(ids, 100) == draw(ids[::-1], 100) == set(ids) - set(group(records, "tpt").ids)
+    assert draw(ids, 50) < draw(ids, 100)
+
+
+def test_as_it_is_the_method_has_the_rows_of_the_run(records: Records, whole: Records) -> None:
+    ours, theirs = (group(each, "tpt").seeds[2] for each in (records, whole))
+    places = [theirs.ids.index(name) for name in ours.ids]
+    assert ours.probs.tolist() == theirs.probs[places].tolist()
+    for name, column in ours.columns.items():
+        assert column.tolist() == theirs[name][places].tolist()
+
+
+def test_calibrated_rows_by_hand(records: Records, whole: Records) -> None:
+    everything, plain = group(whole, "tpt").seeds[1], group(records, "tpt").seeds[1]
+    held = np.array([name not in plain.ids for name in everything.ids])
+    probs, labels = everything.probs[held], everything["label"][held]
+    scores = np.sort(1 - probs[np.arange(100), labels].astype(np.float64))
+    limit = scores[81 - 1]  # the ceil(101 * 0.8)-th
+    sets = 1 - plain.probs.astype(np.float64) <= limit + 1e-7
+    found = group(records, "tpt | calibrated").seeds[1]
+    assert found["set_sizes"].tolist() == sets.sum(1).clip(min=1).tolist()
+    threshold = certify(everything["confidence"][held], everything["correct"][held], 0.45).threshold
+    assert threshold is not None
+    assert found["answered"].tolist() == (plain["confidence"] >= threshold).tolist()
+    calibrator = choose(probs, labels).calibrator
+    assert found["confidence"] == pytest.approx(calibrator.apply(plain.probs.astype(np.float64)).max(1))
+    assert found["prediction"].tolist() == plain["prediction"].tolist()
+    sample = found.sample()
+    assert sample.covered.mean() == pytest.approx(0.8, abs=0.12)
+    assert sample.probs.max(1) == pytest.approx(sample.confidence, rel=1e-6)
+
+
+def test_calibration_lowers_the_error_of_an_overconfident_method(records: Records) -> None:
+    board = scoreboard(records, metrics=("ece",), resamples=20)
+    ece = {found.method: board.entries[found.setting, "dtd", found.method].scores["ece"].value
+           for found in records.groups}  # fmt: skip
+    assert ece["tpt | calibrated"] < ece["tpt"] / 2
+
+
+def test_tables_show_sets_only_of_calibrated_methods(records: Records) -> None:
+    (table,) = result_tables(records, metrics=("ece", "coverage", "answered"), resamples=20)
+    shown = [(line.cells[0].text, line.cells[1].text) for line in table.lines if not line.quiet]
+    assert ("tpt", "ECE") in shown
+    assert ("tpt", "Coverage") not in shown
+    assert ("tpt | calibrated", "Coverage") in shown
+    notes = " ".join(table.notes)
+    assert "Metrics leave out 100 images of each dataset" in notes
+    assert "coverage of 80 %" in notes
+    assert "A dash" not in notes
+    for format in ("md", "latex", "csv", "json", "html", "terminal"):
+        assert "calibrated" in render([table], format)
+    assert "tpt \\| calibrated" in render([table], "md")
+
+
+def test_thresholds_that_fail_and_classes_without_images_are_noted(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), images=300, config={**LEVELS, "max_error": 0.05})
+    head = json.loads((tmp_path / "demo" / "run.json").read_text())
+    head["datasets"]["dtd"]["classes"] += ["never seen"]
+    (tmp_path / "demo" / "run.json").write_text(json.dumps(head))
+    (table,) = result_tables(tmp_path, metrics=("answered", "answered_error"), resamples=20)
+    notes = " ".join(table.notes)
+    assert "nothing is answered, for: tpt on dtd (2 seeds)" in notes
+    assert "without any calibration image: dtd 1" in notes
+    assert {row["value"] for row in table.records} == {0}
+
+
+def test_calibrated_methods_can_be_compared(folder: Path) -> None:
+    table = comparison(folder, "tpt | calibrated", ["tpt"], ["ece", "accuracy"], resamples=50)
+    values = {row["metric"]: row["difference"] for row in table.records}
+    assert values["ece"] < 0
+    assert values["accuracy"] == 0
+
+
+def test_other_reports(records: Records, tmp_path: Path) -> None:
+    assert {row["method"] for row in analysis_tables(records)[0].records} == set(SIMPLE)
+    assert records.tunes("tpt | calibrated")
+    assert not records.tunes("zero-shot | calibrated")
+    files = export_clip_benchmark(records, tmp_path)
+    assert {path.name for path in files} >= {"dtd_tpt-calibrated_pocket.json", "dtd_tpt_pocket.json"}
+    assert look("tpt" + CALIBRATED).colour == look("tpt").colour
+    assert look("tpt" + CALIBRATED).dash != look("tpt").dash
+    assert order("tpt") < order("tpt" + CALIBRATED) < order("c-tpt")
+
+
+def test_too_few_answers_are_refused(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=SIMPLE, images=80, config=LEVELS)
+    with pytest.raises(InvalidDatasetError, match="answers for 80 images of 'dtd', and 100 are for calibration"):
+        load(tmp_path)
+
+
+def test_records_without_probabilities_are_refused(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), images=200, full=False, config=LEVELS)
+    with pytest.raises(InvalidDatasetError, match="lack probabilities"):
+        load(tmp_path)
+
+
+def test_methods_share_their_calibration_images(tmp_path: Path) -> None:
+    made.write_run(tmp_path, run="one", datasets=("dtd",), methods=("tpt",), images=300, config=LEVELS)
+    made.write_run(tmp_path, run="two", datasets=("dtd",), methods=("kld",), images=250, config=LEVELS)
+    found = {each.method: set(each.ids) for each in load(tmp_path).groups}
+    assert len(found["tpt"]) == 200
+    assert found["kld"] == {name for name in found["tpt"] if int(name[2:7]) < 250}
