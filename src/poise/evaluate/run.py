@@ -18,7 +18,7 @@ from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import FULL_PROBS_UP_TO, TOP
 from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
 from poise.evaluate.sanity import plausibility
-from poise.evaluate.storage.header import header
+from poise.evaluate.storage.header import MODEL, header
 from poise.evaluate.storage.run_folder import RunFolder
 from poise.evaluate.units import Plan, Unit, choose
 from poise.evaluate.worker import Finished, Job
@@ -81,7 +81,8 @@ def run(
             for unit in plan.units(name, slug(images.name), chosen[name], [item.id for item in images.items])
         ]
         attempt = _Attempt(folder, sets, units, len(resolved.methods), warn)
-        job = Job(resolved, settings.data, settings.workers, settings.actors)
+        stored = (folder.header() or {}).get(MODEL)
+        job = Job(resolved, settings.data, settings.workers, settings.actors, stored)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
 
@@ -128,6 +129,7 @@ class _Attempt:
         total, remaining = (sum(len(unit.items) for unit in units) for units in (self.units, self.todo))
         with progress_bar(self.folder.run_id, total, total - remaining) as progress:
             for done in engine.run(self.todo, Watch(progress=progress, check=check)):
+                self.folder.identify(done.model_fingerprint)
                 facts = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}
                 self.folder.commit(done.unit, done.content, **facts, seconds=round(done.seconds, 3))
                 self._check_accuracy(done)
