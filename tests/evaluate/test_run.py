@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shutil
 from functools import partial
 
 import numpy as np
@@ -14,8 +15,10 @@ from evaluate.attempt import contents, make_images
 
 from poise import methods
 from poise.backbones import load_model
+from poise.backbones.fingerprint import fingerprint
+from poise.backbones.loaders.tiny import load_tiny
 from poise.data import ImageSet, Item
-from poise.errors import ModelNotFoundError, RunInterruptedError, UnknownNameError
+from poise.errors import ModelNotFoundError, RunConflictError, RunInterruptedError, UnknownNameError
 from poise.evaluate import records, resolve, worker
 from poise.evaluate.config import build
 from poise.evaluate.engines import LocalEngine, Watch, engines
@@ -182,6 +185,23 @@ def test_header_is_complete(clean):
     assert head["methods"]["c-tpt"]["terms"][1]["weight"] == 50.0
     assert {"torch", "poise", "python", "numpy"} <= set(head["versions"])
     assert len(head["config_hash"]) == 64
+
+
+def test_another_model_of_the_same_name_does_not_resume_a_run(clean, image_folder, tmp_path, monkeypatch):
+    shutil.copytree(clean, tmp_path / "runs")
+    head = json.loads((tmp_path / "runs" / "run" / "run.json").read_text())
+    assert head["model_fingerprint"] == fingerprint(load_model("tiny", device="cpu"))
+    part = next((tmp_path / "runs").rglob("*.parquet"))
+    part.unlink()
+    other = load_tiny(device=torch.device("cpu"), dtype=torch.float32, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.backbones, "load_model", lambda *given, **options: other)
+        with pytest.raises(RunConflictError, match=f"{head['model_fingerprint']}.*{fingerprint(other)}"):
+            run(*configure(image_folder, tmp_path / "runs"))
+    assert not part.exists()
+    run(*configure(image_folder, tmp_path / "runs"))
+    assert part.exists()
+    assert json.loads((tmp_path / "runs" / "run" / "run.json").read_text()) == head
 
 
 def test_text_features_are_stored(clean):

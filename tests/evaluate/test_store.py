@@ -141,3 +141,23 @@ def test_run_folders_are_found_at_or_below(tmp_path):
     assert [path.name for path in run_folders(tmp_path)] == ["a", "b"]
     assert run_folders(tmp_path / "a") == [tmp_path / "a"]
     assert run_folders(tmp_path / "none") == []
+
+
+def test_the_models_fingerprint_is_stored_once_and_another_is_refused(tmp_path):
+    with RunFolder(tmp_path, "one") as folder:
+        folder.begin({**HEADER, "model_fingerprint": None})
+        folder.identify(None)  # an encoder without one
+        assert folder.header()["model_fingerprint"] is None
+        folder.identify("12ab")
+        folder.identify("12ab")
+        assert folder.header() == {**HEADER, "model_fingerprint": "12ab"}
+        for other in ("34cd", None):
+            with pytest.raises(RunConflictError, match=f"12ab.*{other}"):
+                folder.identify(other)
+
+
+def test_a_run_of_an_earlier_version_has_no_fingerprint_and_gets_none(tmp_path):
+    with RunFolder(tmp_path, "one") as folder:
+        folder.begin(HEADER)
+        folder.identify("12ab")
+        assert folder.header() == HEADER

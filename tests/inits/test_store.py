@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections import ChainMap
 
 import pytest
@@ -12,9 +13,10 @@ from safetensors.torch import save_file
 
 from poise.backbones import load_model
 from poise.errors import InvalidCheckpointError
+from poise.inits import fpp
 from poise.inits.convert import read_coop, read_maple
 from poise.prompts.files import Facts, StoredPrompt, load, save
-from poise.storage import hash_names
+from poise.storage import hash_names, read_tensors, save_tensors
 from poise.types import DualEncoder
 
 LABELS = ("cat", "dog", "great white shark")
@@ -189,3 +191,28 @@ def test_damaged_checkpoints_are_refused(tmp_path) -> None:
         (tmp_path / "bad.pth.tar").write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
         with contextlib.suppress(InvalidCheckpointError):  # a byte of the weights themselves may change unseen
             read_coop(tmp_path / "bad.pth.tar", "tiny")
+
+
+def test_a_prompt_belongs_to_one_model_not_only_to_its_name(tmp_path, encoder) -> None:
+    stored = example(model_fingerprint=encoder.fingerprint())
+    save(tmp_path / "p", stored)
+    assert load(tmp_path / "p").facts == stored.facts
+    assert len(load(tmp_path / "p").classes(encoder, ["cat", "dog"])) == 2
+    with pytest.raises(InvalidCheckpointError, match=f"fingerprint is '00ff', but '{encoder.fingerprint()}' is needed"):
+        example(model_fingerprint="00ff").classes(encoder, ["cat", "dog"])
+
+
+def test_a_prompt_file_without_a_fingerprint_is_still_read(tmp_path, encoder) -> None:
+    save(tmp_path / "p", example())
+    tensors, metadata = read_tensors(tmp_path / "p")
+    facts = json.loads(metadata["facts"])
+    del facts["model_fingerprint"]
+    save_tensors(tmp_path / "p", tensors, metadata | {"facts": json.dumps(facts)})
+    assert load(tmp_path / "p").facts.model_fingerprint == ""
+    assert len(load(tmp_path / "p").classes(encoder, ["cat", "dog"])) == 2
+
+
+def test_fitted_prompts_record_the_fingerprint(encoder) -> None:
+    assert Facts.of(encoder, kind="coop", template="a {}.").model_fingerprint == encoder.fingerprint()
+    stored = fpp.fit(encoder, ["cat", "dog"], recipe=fpp.Flatness(steps=1))
+    assert stored.facts.model_fingerprint == encoder.fingerprint()

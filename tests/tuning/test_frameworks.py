@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from oracles.objectives import of_method
@@ -20,7 +18,7 @@ from poise.inits import cocoop, coop, maple
 from poise.inits.kinds import check_template
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import save
-from poise.tuning import Tuner, make_tuner, temperature
+from poise.tuning import Tuner, make_tuner
 from poise.tuning.ensemble import TEMPLATES
 from poise.tuning.frameworks import frameworks
 from poise.types import DualEncoder, Prompt
@@ -209,23 +207,6 @@ def test_a_temperature_softens_and_keeps_the_class(encoder) -> None:
         torch.testing.assert_close(answer.probs, (plain[name].logits / 3).softmax(-1))
         assert torch.equal(answer.probs.argmax(-1), plain[name].probs.argmax(-1))
     torch.testing.assert_close(soft["zero-shot"].init_probs, soft["zero-shot"].probs)
-
-
-def test_temperature_is_where_a_fine_grid_has_its_minimum() -> None:
-    labels = torch.arange(40) % 4
-    logits = 5 * draw(40, 4) + 6 * torch.eye(4, dtype=torch.float64)[labels]
-    fitted_temperature = temperature.fit(logits, labels)
-    grid = [math.exp(step / 200) for step in range(-400, 1200)]
-    best = min(grid, key=lambda each: temperature.negative_log_likelihood(logits, labels, each))
-    assert fitted_temperature == pytest.approx(best, rel=5e-3)
-    assert temperature.fit(fitted_temperature * logits, labels) == pytest.approx(fitted_temperature**2, rel=1e-6)
-
-
-def test_hopeless_logits_have_no_temperature() -> None:
-    with pytest.raises(InvalidOptionError, match="No temperature"):
-        temperature.fit(torch.eye(3), torch.arange(3))
-    with pytest.raises(InvalidOptionError, match="one label for each"):
-        temperature.fit(torch.eye(3), torch.arange(2))
 
 
 @pytest.mark.parametrize("options", [{"size": "abc"}, {"size": 2.5}, {"temperature": "warm"}])

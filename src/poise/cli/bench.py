@@ -46,9 +46,7 @@ def run_command(
         str | None, _option("Where tuning starts: a name of `poise list inits`, or a prompt file.", "template")
     ] = None,
     template: Annotated[str | None, _option("Prompt with {} for the label.", "by dataset")] = None,
-    temperature: Annotated[
-        str | None, _option("Divides all logits: a number, or a file that `poise fit temperature` wrote.")
-    ] = None,
+    temperature: Annotated[str | None, _option("Divide all logits by this number.")] = None,
     calibrate: Annotated[
         int | None, _option("Images per dataset to calibrate each method with; metrics are of the others.", "none")
     ] = None,

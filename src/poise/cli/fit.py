@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
-app = typer.Typer(no_args_is_help=True, help="Fit an init (where tuning starts), token statistics or a temperature.")
+app = typer.Typer(no_args_is_help=True, help="Fit an init (where tuning starts), or token statistics.")
 convert_app = typer.Typer(no_args_is_help=True, help="Convert published prompts (.pth.tar) to files for --init.")
 
 Out = Annotated[Path, typer.Option(help="Output file.")]
@@ -143,41 +142,6 @@ def fpp(
     stored = init.fit(encoder, labels, template, recipe=recipe, report=show)
     typer.echo(f"sharpness {init.sharpness(encoder, labels, stored):.4f}", err=True)
     _save(out, stored)
-
-
-@app.command()
-def temperature(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket",
-    split: Split = "val",
-    init: Annotated[str, typer.Option(help="Prompt: template, or a file that `poise fit` wrote.")] = "template",
-    cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto",
-) -> None:  # fmt: skip
-    """Fit temperature scaling: one number, from the plain-view logits of held-out labelled images."""
-    from poise import methods
-    from poise.inference.features import encode
-    from poise.prompts import tokenise
-    from poise.storage import write_atomic
-    from poise.tuning import make_tuner
-    from poise.tuning import temperature as scaling
-    from poise.views import ViewRecipe
-
-    encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
-    features = encode(images, encoder, ViewRecipe(1, seed=1), cache=cache)
-    classes = tokenise(encoder, images.classes, images.template, repeats=True)
-    tuner = make_tuner(encoder, classes, [methods.get("zero-shot")], init=init)
-    if tuner.reads != "features":
-        raise InvalidOptionError(
-            f"'{init}' has image prompts.", hint="Temperature scaling needs plain features: use a CoOp prompt."
-        )
-    logits = tuner.predict(features.features)["zero-shot"].logits.cpu()
-    best = scaling.fit(logits, features.labels)
-    facts = {
-        "temperature": best, "model": encoder.name, "dataset": dataset, "split": split, "init": init,
-        "images": len(images), "nll_before": scaling.negative_log_likelihood(logits, features.labels),
-        "nll_after": scaling.negative_log_likelihood(logits, features.labels, best),
-    }  # fmt: skip
-    write_atomic(out, (json.dumps(facts, indent=1) + "\n").encode())
-    typer.echo(f"{out}: temperature {best:.4f}, NLL {facts['nll_before']:.4f} -> {facts['nll_after']:.4f}")
 
 
 @app.command()

@@ -77,8 +77,7 @@ class Settings:
 def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
     """Build both halves of a configuration from one flat mapping, as a TOML file or the command line has it.
 
-    The key ``temperature``, a number or the JSON file that `poise fit temperature` wrote, is short for
-    ``framework_options.temperature``.
+    The key ``temperature`` is short for ``framework_options.temperature``.
     """
     config_types, settings_types = get_type_hints(RunConfig), get_type_hints(Settings)
     types = {**config_types, **settings_types}
@@ -88,32 +87,17 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
     typed = {key: _coerce(key, value, types[key]) for key, value in values.items() if key != "temperature"}
     config = RunConfig(**{key: value for key, value in typed.items() if key in config_types})
     if values.get("temperature") is not None:
-        number = _temperature(values["temperature"], config.model)
+        number = _temperature(values["temperature"])
         config = replace(config, framework_options={**config.framework_options, "temperature": number})
     check(config)
     return config, Settings(**{key: value for key, value in typed.items() if key in settings_types})
 
 
-def _temperature(value: Any, model: str) -> float:
-    """Return the number itself, or the one in a file of `poise fit temperature` that was fitted for the same model."""
+def _temperature(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        pass
-    try:
-        facts = json.loads(Path(str(value)).read_text("utf-8"))
-        number, fitted = float(facts["temperature"]), str(facts["model"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InvalidOptionError(
-            f"'temperature' is {value!r}.",
-            hint="Give a number above 0, or the JSON file that `poise fit temperature` wrote.",
-        ) from None
-    if fitted != model:
-        raise InvalidOptionError(
-            f"The temperature in '{value}' was fitted for the model '{fitted}', and this run has '{model}'.",
-            hint="Fit one for this model with `poise fit temperature`.",
-        )
-    return number
+        raise InvalidOptionError(f"'temperature' is {value!r}.", hint="Give a number above 0.") from None
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import TOP, stores_all
 from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
 from poise.evaluate.sanity import plausibility
-from poise.evaluate.storage.header import header
+from poise.evaluate.storage.header import MODEL, header
 from poise.evaluate.storage.run_folder import RunFolder
 from poise.evaluate.units import Plan, Unit, choose
 from poise.evaluate.worker import Finished, Job
@@ -86,7 +86,8 @@ def run(
             for unit in plan.units(name, slug(images.name), chosen[name], [item.id for item in images.items])
         ]
         attempt = _Attempt(folder, sets, units, resolved, warn)
-        job = Job(resolved, settings.data, settings.workers, settings.actors)
+        stored = (folder.header() or {}).get(MODEL)
+        job = Job(resolved, settings.data, settings.workers, settings.actors, stored)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
 
@@ -111,7 +112,8 @@ class _Attempt:
         config: RunConfig,
         warn: Callable[[str], None],
     ) -> None:
-        self.folder, self.sets, self.units, self.methods, self.warn = folder, sets, units, methods, warn
+        self.folder, self.sets, self.units, self.warn = folder, sets, units, warn
+        self.methods = len(config.methods)
         state = folder.state(units)
         self.damaged = state.damaged
         self.todo = [unit for unit in units if unit.id not in state.finished]
@@ -133,6 +135,7 @@ class _Attempt:
         total, remaining = (sum(len(unit.items) for unit in units) for units in (self.units, self.todo))
         with progress_bar(self.folder.run_id, total, total - remaining) as progress:
             for done in engine.run(self.todo, Watch(progress=progress, check=check)):
+                self.folder.identify(done.model_fingerprint)
                 facts = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}
                 self.folder.commit(done.unit, done.content, **facts, seconds=round(done.seconds, 3))
                 self._check_accuracy(done)

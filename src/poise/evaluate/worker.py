@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from poise import backbones, prompts
+from poise.backbones.fingerprint import fingerprint
 from poise.data import ImageSet
 from poise.evaluate import records
 from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_set
+from poise.evaluate.storage.header import check_fingerprint
 from poise.evaluate.units import Unit
 from poise.inference.answers import Prediction
 from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.tuning import AnyTuner, make_tuner
-from poise.types import ClassTokens
+from poise.types import ClassTokens, Fingerprinted
 from poise.views import ViewRecipe
 
 
@@ -30,6 +32,7 @@ class Job:
     data: str
     workers: int = 0
     actors: int = 0
+    model_fingerprint: str | None = None  # of a run that is resumed; another model is refused
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Finished:
     fallbacks: int  # rows
     init_hits: int  # images whose prediction under the initial prompt is correct
     seconds: float
+    model_fingerprint: str | None = None
 
 
 class Worker:
@@ -53,10 +57,20 @@ class Worker:
         self.job = job
         self.config = job.config
         self.encoder = backbones.load_model(self.config.model, device=self.config.device, dtype=self.config.dtype)
+        self.fingerprint = self._identify()
         self._sets = dict(sets or {})
         self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
         self._tuner: tuple[tuple[str, int | None], AnyTuner] | None = None
         self._predictor = Predictor(self.encoder, batch_size=self.config.batch_size, workers=job.workers)
+
+    def _identify(self) -> str | None:
+        """Return the model's fingerprint, None if it has none; refuse another than the job's."""
+        stored = self.job.model_fingerprint
+        if stored is None and not isinstance(self.encoder, Fingerprinted):
+            return None
+        found = fingerprint(self.encoder)
+        check_fingerprint(self.config.run_id, stored, found)
+        return found
 
     def run(self, units: Sequence[Unit], watch: Watch | None = None) -> Iterator[Finished]:
         """Yield the file of each unit, in order."""
@@ -73,7 +87,7 @@ class Worker:
                 rows += records.rows(
                     columns, images.items[position], self.config.methods, outcome, full=self.config.calibrate > 0
                 )
-            yield _finish(unit, rows, time.perf_counter() - began)
+            yield replace(_finish(unit, rows, time.perf_counter() - began), model_fingerprint=self.fingerprint)
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Return the class text features under the initial prompt and after tuning on a few images, for t-SNE."""

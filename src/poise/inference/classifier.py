@@ -178,18 +178,7 @@ class Classifier(Generic[R]):
             elif self._guarantees and outcome.key in self._guarantees.images:
                 yield Failure(outcome.source, "calibration_image", _KNOWN_IMAGE)
             else:
-                yield {
-                    name: make_result(
-                        outcome,
-                        name,
-                        self.labels,
-                        self.encoder,
-                        guarantees=self._guarantees,
-                        reject=self.reject,
-                        details=details,
-                    )
-                    for name in outcome.answers
-                }
+                yield {name: self._result(outcome, name, details) for name in outcome.answers}
 
     def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Prediction | Failure]:
         """Yield the methods' answers as arrays, before calibration."""
@@ -293,6 +282,9 @@ class Classifier(Generic[R]):
         if isinstance(init, Prompt):
             return Tuner(self.encoder, classes, self.methods, init)
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
+
+    def _result(self, outcome: Prediction, method: str, details: bool) -> Result:
+        return make_result(outcome, method, self.labels, self.encoder, self._guarantees, self.reject, details)
 
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)

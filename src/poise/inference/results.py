@@ -151,8 +151,8 @@ class Result:
 
 
 def make_result(
-    prediction: Prediction, method: str, labels: tuple[str, ...], encoder: DualEncoder, *,
-    guarantees: Guarantees | None = None, reject: float | None = None, details: bool = False,
+    prediction: Prediction, method: str, labels: tuple[str, ...], encoder: DualEncoder,
+    guarantees: Guarantees | None, reject: float | None, details: bool,
 ) -> Result:  # fmt: skip
     """Return one method's answer for one image, calibrated if there are guarantees."""
     answer = prediction.answers[method]

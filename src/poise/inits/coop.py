@@ -82,7 +82,7 @@ def initial_context(
         generator = torch.Generator().manual_seed(seed)
         context = torch.randn(context.shape, generator=generator, dtype=torch.float64).to(context) * shape.sd
     labels_hash = hash_names(labels) if shape.class_specific else ""
-    facts = Facts(kind="coop", model=encoder.name, template=template, context=option, labels_hash=labels_hash)
+    facts = Facts.of(encoder, kind="coop", template=template, context=option, labels_hash=labels_hash)
     return classes, context, facts
 
 

@@ -98,7 +98,7 @@ def fit(
         context = _draw(context.shape, generator, context) * recipe.start_sd
     shape = (recipe.noises, classes.ids.shape[1], context.shape[-1])
     noises = (_draw(shape, generator, context) for _ in range(recipe.steps))
-    facts = Facts(kind="fpp", model=encoder.name, template=template)
+    facts = Facts.of(encoder, kind="fpp", template=template)
     return StoredPrompt({"context": descend(encoder, classes, context, noises, recipe, report)}, facts)
 
 

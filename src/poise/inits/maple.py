@@ -79,7 +79,7 @@ def fit(
         return loss, gradient.parts()
 
     tensors = train(coupled.parts(), len(targets), recipe, step, report)
-    facts = Facts(kind="maple", model=encoder.name, template=TEMPLATE, context="before", tokens=tokens)
+    facts = Facts.of(encoder, kind="maple", template=TEMPLATE, context="before", tokens=tokens)
     return StoredPrompt({name: part[0] for name, part in tensors.items()}, facts)
 
 

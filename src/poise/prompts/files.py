@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,7 +16,7 @@ from poise import __version__
 from poise.errors import InvalidCheckpointError
 from poise.prompts.tokens import tokenise
 from poise.storage import hash_names, read_tensors, save_tensors
-from poise.types import ClassTokens, DualEncoder, Prompt
+from poise.types import ClassTokens, DualEncoder, Fingerprinted, Prompt
 
 _FORMAT = "poise-prompt/1"
 
@@ -31,6 +32,12 @@ class Facts:
     tokens: int | None = None  # number of context tokens, as in `tokenise`
     labels_hash: str = ""  # hash of the labels, if the vectors are class-specific
     version: str = __version__  # version of poise that wrote the file
+    model_fingerprint: str = ""  # of the encoder; "" if it has none, or the file was converted or is older
+
+    @classmethod
+    def of(cls, encoder: DualEncoder, **facts: Any) -> Facts:
+        """Return the facts of a prompt that was fitted on ``encoder``."""
+        return cls(model=encoder.name, model_fingerprint=_fingerprint(encoder), **facts)
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,12 @@ class StoredPrompt:
         """Tokenise the labels under the prompt's template, after checking that the prompt fits model and labels."""
         facts, labels = self.facts, tuple(labels)
         _check(facts.model == encoder.name, "model", facts.model, encoder.name, "Fit the prompt on this model.")
+        if facts.model_fingerprint:
+            found = _fingerprint(encoder)
+            hint = f"The weights, tokenizer or preprocessing of '{encoder.name}' are others than when it was fitted."
+            if not found:
+                hint = "This encoder has no fingerprint: it must implement `poise.types.Fingerprinted`."
+            _check(facts.model_fingerprint == found, "model fingerprint", facts.model_fingerprint, found, hint)
         classes = tokenise(
             encoder, labels, facts.template, context=facts.context, tokens=facts.tokens, on_long_label=on_long_label,
             repeats=repeats,
@@ -107,6 +120,10 @@ def _facts(path: str | Path, text: str) -> Facts:
             f"'{path}' does not record what it was fitted for: {error}.", hint="Fit or convert the prompt again."
         ) from None
     return facts
+
+
+def _fingerprint(encoder: DualEncoder) -> str:
+    return encoder.fingerprint() if isinstance(encoder, Fingerprinted) else ""
 
 
 def _check(fits: bool, fact: str, stored: object, needed: object, hint: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from poise import __version__
+from poise.errors import RunConflictError
 from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import init_kind, is_ordered
 from poise.storage import slug
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from poise.methods import Method
 
 FORMAT = "poise-run/1"
+MODEL = "model_fingerprint"  # None until the model is loaded, or if the encoder has no fingerprint
 _PACKAGES = ("torch", "torchvision", "open_clip_torch", "transformers", "numpy", "pillow", "pyarrow")
 
 
@@ -39,6 +41,7 @@ def header(
         "config": config.hashed(),
         "ordered": is_ordered(config),
         "init_kind": init_kind(config),
+        MODEL: None,  # see `RunFolder.identify`
         "config_hash": config.digest(),
         "methods": {method.name: method.settings() for method in methods},
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
@@ -48,23 +51,32 @@ def header(
     }
 
 
+def check_fingerprint(run: str, stored: str | None, found: str | None) -> None:
+    """Raise an error if a run was begun with another model; None: it is not known."""
+    if stored is not None and stored != found:
+        raise RunConflictError(
+            f"The run '{run}' was begun with a model of the fingerprint {stored}; this model's is {found}.",
+            hint="Its weights, tokenizer or preprocessing changed. Restore them, or give the run another --name.",
+        )
+
+
 def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
     """Return what identifies a dataset: its classes in order, and the ids and labels of the images that take part."""
     items = [images.items[position] for position in chosen]
     return {
         "folder": slug(images.name),
         "classes": list(images.classes),
-        "classes_hash": fingerprint(images.classes),
+        "classes_hash": _sha256(images.classes),
         "images": len(items),
         "available": len(images.items),
-        "images_hash": fingerprint(f"{item.label} {item.id}" for item in items),
+        "images_hash": _sha256(f"{item.label} {item.id}" for item in items),
         "template": images.template,
         "augmix": images.augmix,
         "shift": images.shift,
     }
 
 
-def fingerprint(texts: Iterable[str]) -> str:
+def _sha256(texts: Iterable[str]) -> str:
     """Return the SHA-256 of texts in order."""
     state = hashlib.sha256()
     for text in texts:

@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from poise.errors import InvalidDatasetError, RunConflictError, StorageError
+from poise.evaluate.storage.header import MODEL, check_fingerprint
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.units import Plan, Unit
 from poise.storage import TEMPORARY, checksum, storage_errors, write_atomic
@@ -70,8 +71,7 @@ class RunFolder:
         """Write the header of a new run, or refuse to resume a run with another header."""
         stored = self.header()
         if stored is None:
-            text = json.dumps(header, indent=2, sort_keys=True, ensure_ascii=False)
-            write_atomic(self.path / "run.json", f"{text}\n".encode())
+            self._write_header(header)
             return
         ours, theirs = _comparable(header, allow_changes), _comparable(stored, allow_changes)
         changed = differences(ours, theirs)
@@ -82,6 +82,20 @@ class RunFolder:
                 f"The run '{self.run_id}' was begun with other values (stored -> now): {'; '.join(changed)}.",
                 hint=f"{way_out} this run another name (--name).",
             )
+
+    def identify(self, fingerprint: str | None) -> None:
+        """Store the fingerprint of the model in a new run's header, or refuse one that differs from the stored one.
+
+        Headers of earlier versions have no place for it and remain as they are.
+        """
+        stored = self.header() or {}
+        check_fingerprint(self.run_id, stored.get(MODEL), fingerprint)
+        if MODEL in stored and stored[MODEL] is None and fingerprint is not None:
+            self._write_header({**stored, MODEL: fingerprint})
+
+    def _write_header(self, header: Mapping[str, Any]) -> None:
+        text = json.dumps(header, indent=2, sort_keys=True, ensure_ascii=False)
+        write_atomic(self.path / "run.json", f"{text}\n".encode())
 
     def state(self, units: Iterable[Unit]) -> State:
         """Compare the checksum of every unit's file with the ledger."""
