@@ -14,8 +14,8 @@ from poise.metrics.bootstrap import LEVEL, Interval, resampled_counts
 from poise.metrics.sample import Bools, Floats, Ints, checked_count, checked_probs
 
 # Both were decided on simulated worlds (benchmarks/calibrator_choice.py). Where a temperature is the truth, the rule
-# costs up to 0.013 nats with 10 or 20 images and 0.003 with 50 or more; 5 images would cost up to 0.06. Where a curve is
-# the truth, two standard errors would cost up to 0.03 nats more with 50 to 200 images: they rarely find the curve.
+# costs up to 0.013 nats with 10 or 20 images and 0.003 with 50 or more; 5 images would cost up to 0.06. Where a curve
+# is the truth, two standard errors would cost up to 0.03 nats more with 50 to 200 images: they rarely find the curve.
 CLEARLY = 1.0  # standard errors by which beta has to be better
 FEWEST = 10  # with fewer images, temperature is taken
 
