@@ -1,8 +1,8 @@
 """How clearly beta calibration has to win in cross-validation: ``python benchmarks/calibrator_choice.py``.
 
-In simulated worlds the truth is a temperature or a curve of the top label's confidence. For the rules "0, 1 or 2 standard
-errors" the table shows how often beta is chosen, and the excess of the test log-loss over that of the better calibrator
-(mean over draws, in thousandths of a nat). No dataset is used.
+In simulated worlds the truth is a temperature or a curve of the top label's confidence. For the rules "0, 1 or 2
+standard errors" the table shows how often beta is chosen, and the excess of the test log-loss over that of the better
+calibrator (mean over draws, in thousandths of a nat). No dataset is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RULES = (0, 1, 2)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, nargs="+", default=[10, 20, 50, 200, 1000])
+    parser.add_argument("--images", type=int, nargs="+", default=[5, 10, 20, 50, 200, 1000])
     parser.add_argument("--classes", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--draws", type=int, default=60)
     options = parser.parse_args()

@@ -46,7 +46,7 @@ class Calibrator(ABC):
         """Return calibrated probabilities [N, C]; predicted labels stay the same, of tied classes the first one.
 
         Args:
-            probs: class probabilities [N, C]. Half and single precision give float32 (relative errors about 1e-5),
+            probs: class probabilities [N, C]. Half and single precision give float32 (relative errors of about 1e-5),
                 anything else gives float64.
         """
         table = as_table(probs)
