@@ -31,7 +31,7 @@ def test_golden_thresholds(case: dict) -> None:
     clear = np.abs(bounds - settings["risk"]) > 1e-9
     passes = tensors["mapie_p_value"] <= settings["delta"]
     np.testing.assert_array_equal((bounds <= settings["risk"])[clear], passes[clear])
-    found = certify(confidence, wrong == 0, settings["risk"], delta=settings["delta"])
+    found = certify(confidence, wrong == 0, settings["risk"], delta=settings["delta"], starts=1)
     assert found.threshold == case["values"]["threshold"]
     assert found.images == len(wrong)
 
@@ -46,12 +46,15 @@ def test_upper_bounds_equal_the_oracle(delta: float) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), max_size=70), st.sampled_from(["0.1", "0.25", "0.5"]),
-       st.sampled_from(["0.05", "0.1", "0.25"]))  # fmt: skip
-def test_thresholds_equal_the_oracle(images: list[tuple[int, int]], max_error: str, delta: str) -> None:
+       st.sampled_from(["0.05", "0.1", "0.25"]), st.sampled_from([None, 1, 2, 3]))  # fmt: skip
+def test_thresholds_equal_the_oracle(
+    images: list[tuple[int, int]], max_error: str, delta: str, starts: int | None
+) -> None:
     confidence = [level / 12 for level, _ in images]
     correct = [chance <= level for level, chance in images]
-    found = certify(confidence, correct, float(max_error), delta=float(delta))
-    assert found.threshold == oracle.certified(confidence, correct, max_error, delta)
+    found = certify(confidence, correct, float(max_error), delta=float(delta), starts=starts)
+    expected = starts or oracle.room(len(images), max_error, delta)
+    assert found.threshold == oracle.certified(confidence, correct, max_error, delta, expected)
     if found.threshold is not None:
         answered = [hit for value, hit in zip(confidence, correct, strict=True) if value >= found.threshold]
         assert (found.answered, found.errors) == (len(answered), answered.count(False))
@@ -79,6 +82,12 @@ def test_edges() -> None:
     assert (right.threshold, right.answered, right.errors) == (0.0, 100, 0)
     tied = certify([0.7] * 100, [True] * 98 + [False] * 2, 0.1)
     assert (tied.threshold, tied.answered, tied.errors) == (0.7, 100, 2)
+
+
+def test_one_early_error_does_not_end_everything() -> None:
+    confidence, correct = np.linspace(1, 0.5, 300), np.arange(300) != 3
+    assert certify(confidence, correct, 0.05, starts=1).threshold is None
+    assert certify(confidence, correct, 0.05).answered == 300
 
 
 def test_what_is_refused() -> None:

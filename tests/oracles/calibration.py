@@ -123,15 +123,31 @@ def upper_bound(errors: int, images: int, delta: float) -> float:
     return high
 
 
-def certified(confidence: Sequence[float], correct: Sequence[bool], max_error: str, delta: str) -> float | None:
-    """Return the threshold; a bound is at most ``max_error`` if so few errors at that rate have probability delta."""
-    rate, level, threshold = Fraction(max_error), Fraction(delta), None
-    for value in sorted(set(confidence), reverse=True):
-        hits = [hit for c, hit in zip(confidence, correct, strict=True) if c >= value]
-        n, errors = len(hits), hits.count(False)
-        if (1 - rate) ** n > level:
-            continue
-        if sum(math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1)) > level:
-            break
-        threshold = value
-    return threshold
+def certified(
+    confidence: Sequence[float], correct: Sequence[bool], max_error: str, delta: str, starts: int
+) -> float | None:
+    """Return the threshold; a bound is at most ``max_error`` if so few errors at that rate have probability delta.
+
+    Sequence i starts where 2**i times as many images are answered as a test without errors needs.
+    """
+    rate, level = Fraction(max_error), Fraction(delta) / starts
+    needed = next(n for n in range(1, 10_000) if (1 - rate) ** n <= level)
+    thresholds = []
+    for start in range(starts):
+        for value in sorted(set(confidence), reverse=True):
+            hits = [hit for c, hit in zip(confidence, correct, strict=True) if c >= value]
+            n, errors = len(hits), hits.count(False)
+            if n < needed * 2**start:
+                continue
+            if sum(math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1)) > level:
+                break
+            thresholds.append(value)
+    return min(thresholds, default=None)
+
+
+def room(images: int, max_error: str, delta: str) -> int:
+    """Return the number of sequences that so many images have room for."""
+    rate, starts = 1 - Fraction(max_error), 1
+    while rate ** (images // 2**starts) <= Fraction(delta) / (starts + 1):
+        starts += 1
+    return starts

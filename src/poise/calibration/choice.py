@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,7 +40,7 @@ class Choice:
     difference: float
     standard_error: float
     intervals: Mapping[str, Interval]
-    held_out: Floats
+    held_out: Floats = field(repr=False, compare=False)
 
 
 def choose(probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int = 4, seed: int = 0,
