@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from oracles import calibration as oracle
+from scipy import optimize
 
 from poise.calibration import Beta, Temperature, calibrator_from, fit_beta, fit_temperature
 from poise.errors import InvalidOptionError
@@ -101,3 +103,60 @@ def test_no_weight_is_the_prior_and_whole_weights_are_repetitions() -> None:
         for bad in ([1, 2], [1, -1, 1], [1, np.nan, 1]):
             with pytest.raises(InvalidOptionError):
                 fit(probs, labels, bad)
+
+
+@given(tables(), st.floats(0.05, 20))
+def test_temperature_equals_the_oracle(probs: np.ndarray, temperature: float) -> None:
+    rows = probs.astype(np.float64).tolist()
+    close = {"rtol": 1e-4, "atol": 1e-6} if probs.dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
+    found = Temperature(temperature).apply(probs)
+    np.testing.assert_allclose(found, oracle.temperature(rows, temperature), **close)
+
+
+@given(tables(), st.floats(0, 5), st.floats(0, 5), st.floats(-8, 8))
+def test_beta_equals_the_oracle(probs: np.ndarray, a: float, b: float, m: float) -> None:
+    rows = probs.astype(np.float64).tolist()
+    tolerance = 2e-6 if probs.dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(Beta(a, b, m).apply(probs), oracle.beta(rows, a, b, m), atol=tolerance)
+
+
+def labelled(seed: int, images: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    probs = generator.dirichlet(np.full(classes, 0.4), images)
+    return probs, np.where(generator.random(images) < 0.6, probs.argmax(1), generator.integers(0, classes, images))
+
+
+@pytest.mark.parametrize("images", [1, 2, 5, 40])
+def test_fits_minimise_the_oracles_objective(images: int) -> None:
+    for seed in range(3):
+        probs, labels = labelled(seed, images)
+        rows, truth = probs.tolist(), labels.tolist()
+        thetas = np.linspace(-5, 5, 81)
+        start = min(thetas, key=lambda theta: oracle.temperature_objective(rows, truth, float(np.exp(theta))))
+        best = optimize.minimize_scalar(lambda theta, rows=rows, truth=truth:
+                                        oracle.temperature_objective(rows, truth, float(np.exp(theta))),
+                                        bounds=(start - 0.2, start + 0.2), method="bounded",
+                                        options={"xatol": 1e-9})  # fmt: skip
+        np.testing.assert_allclose(np.log(fit_temperature(probs, labels).temperature), best.x, atol=1e-6)
+        found = fit_beta(probs, labels)
+        least = optimize.minimize(lambda x, rows=rows, truth=truth: oracle.beta_objective(rows, truth, *x),
+                                  [1.0, 1.0, 0.0], bounds=[(0, None), (0, None), (None, None)],
+                                  options={"ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
+        np.testing.assert_allclose([found.a, found.b, found.m], least.x, atol=1e-4)
+        assert oracle.beta_objective(rows, truth, found.a, found.b, found.m) <= least.fun + 1e-9
+
+
+def test_a_bound_of_beta_is_reached() -> None:
+    """Confident images are wrong and the others right, so a curve that may fall would fall."""
+    probs = np.concatenate([np.tile([0.95, 0.05], (60, 1)), np.tile([0.55, 0.45], (60, 1))])
+    found = fit_beta(probs, np.repeat([1, 0], 60))
+    assert min(found.a, found.b) == 0
+
+
+def test_a_large_sample_gives_its_temperature_back() -> None:
+    generator = np.random.default_rng(0)
+    logits = 3 * generator.standard_normal((4000, 6))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (np.cumsum(probs, 1) < generator.random((4000, 1))).sum(1).clip(max=5)
+    sharp = np.exp(0.5 * logits) / np.exp(0.5 * logits).sum(1, keepdims=True)
+    assert abs(fit_temperature(sharp, labels).temperature - 0.5) < 0.05

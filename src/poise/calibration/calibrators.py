@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from poise.calibration.chunks import Table, checked_table, in_chunks
+from poise.calibration.chunks import Table, as_table, in_chunks
 from poise.calibration.fits import TINY, BetaFit, Fit, TemperatureFit, beta_features
 from poise.errors import InvalidOptionError
-from poise.metrics.sample import Floats, Ints, checked_probs
+from poise.metrics.sample import Floats, Ints, check_table, checked_probs
 from poise.registry import Registry, check_options
 
 MARGIN = 1e-4  # relative distance between the top label and the others where a calibrator has to enforce their order
@@ -46,14 +46,16 @@ class Calibrator(ABC):
         """Return calibrated probabilities [N, C]; predicted labels stay the same, of tied classes the first one.
 
         Args:
-            probs: class probabilities [N, C]. Half and single precision give float32 (relative errors about 1e-5),
+            probs: class probabilities [N, C]. Half and single precision give float32 (relative errors of about 1e-5),
                 anything else gives float64.
         """
-        table = checked_table(probs)
+        table = as_table(probs)
         out = np.empty_like(table)
 
         def work(rows: slice) -> None:
-            out[rows] = self._apply(table[rows], table[rows].argmax(1))
+            chunk = table[rows]
+            check_table(chunk)
+            out[rows] = self._apply(chunk, chunk.argmax(1))
 
         in_chunks(work, *table.shape)
         return out
@@ -134,7 +136,7 @@ class Beta(Calibrator):
         chance = np.maximum(fitted, (1 + MARGIN) / classes)
         out = np.maximum(table, TINY)  # classes of probability 0 share equally where there are no others
         out[rows, top] = 0
-        out *= ((1 - chance) / out.sum(1, dtype=np.float64)).astype(out.dtype)[:, None]
+        out *= ((1 - chance) / out.sum(1)).astype(out.dtype)[:, None]
         limit = chance * (1 - MARGIN / 2)
         over = np.flatnonzero(out.max(1) > limit)
         out[over] = _limited(out[over].astype(np.float64), limit[over])

@@ -20,17 +20,14 @@ MAX_THREADS = 8
 
 
 def as_table(probs: ArrayLike) -> Table:
-    """Return ``probs`` as float32 if they are in half or single precision, otherwise as float64."""
+    """Return ``probs`` [N, C] as float32 if they are in half or single precision, otherwise as float64.
+
+    The entries are to be checked chunk by chunk (`check_table`), where they are read anyway.
+    """
     table = np.asarray(probs)
-    return table.astype(np.float32 if table.dtype in (np.float16, np.float32) else np.float64, copy=False)
-
-
-def checked_table(probs: ArrayLike) -> Table:
-    """Return `as_table` of ``probs``, or raise an error if they are not probabilities [N, C]."""
-    table = as_table(probs)
+    table = table.astype(np.float32 if table.dtype in (np.float16, np.float32) else np.float64, copy=False)
     if table.ndim != 2 or 0 in table.shape:
         check_table(table)  # raises
-    in_chunks(lambda rows: check_table(table[rows]), *table.shape)
     return table
 
 

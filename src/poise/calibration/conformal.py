@@ -14,13 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.calibration.chunks import Table, checked_table, in_chunks
+from poise.calibration.chunks import Table, as_table, in_chunks
 from poise.calibration.levels import exact_level
 from poise.errors import InvalidOptionError
-from poise.metrics.sample import Bools, Floats, Ints, checked_labels
+from poise.metrics.sample import Bools, Floats, Ints, check_table, checked_labels
 from poise.registry import Registry
 
 SLACK = 1e-8  # scores above the quantile by less than this are in the set: they may differ from it by rounding only
+
+HEAD = 128  # ranks that are scored first
 
 
 class PredictionSets(NamedTuple):
@@ -52,11 +54,12 @@ class Score(ABC):
             labels: class indices [N].
             u: random numbers [N] in [0, 1].
         """
-        table = checked_table(probs)
+        table = as_table(probs)
         truth, noise = checked_labels(labels, *table.shape), self._noise(u, len(table))
         out = np.empty(len(table))
 
         def work(rows: slice) -> None:
+            check_table(table[rows])
             out[rows] = self._of_labels(table[rows], truth[rows], noise[rows])
 
         in_chunks(work, *table.shape)
@@ -70,7 +73,7 @@ class Score(ABC):
             quantile: one number (`quantile`), or one per class [C] (`class_quantiles`).
             u: random numbers [N] in [0, 1], other ones than those of the calibration images.
         """
-        table = checked_table(probs)
+        table = as_table(probs)
         noise, limit = self._noise(u, len(table)), np.asarray(quantile, dtype=np.float64) + SLACK
         if limit.shape not in ((), table.shape[1:]) or np.isnan(limit).any():
             raise InvalidOptionError(f"Quantiles of shape {limit.shape} were given, or some are not numbers.",
@@ -79,6 +82,7 @@ class Score(ABC):
 
         def work(rows: slice) -> None:
             chunk, inside = table[rows], members[rows]
+            check_table(chunk)
             if limit.ndim:
                 self._class_sets(chunk, limit, noise[rows], inside)
             else:
@@ -147,7 +151,7 @@ class Raps(Score):
         # The score grows with the rank, so a set holds the first ranks: sorted values tell how many, and the last of
         # these values is a threshold on the probability. Sorting values is several times as fast as sorting indices.
         ranked = np.sort(table, axis=1)[:, ::-1]
-        size = (self._ranked(ranked, u) <= limit).sum(1)
+        size = self._sizes(ranked, limit, u)
         last = np.take_along_axis(ranked, np.maximum(size - 1, 0)[:, None], axis=1)
         np.greater_equal(table, last, out=out)
         out[size == 0] = False
@@ -161,10 +165,18 @@ class Raps(Score):
         ranked = np.take_along_axis(table, order, axis=1)
         np.put_along_axis(out, order, self._ranked(ranked, u) <= limits[order], axis=1)
 
+    def _sizes(self, ranked: Table, limit: float, u: Floats) -> Ints:
+        """Return how many of the first ranks [N] have a score of at most ``limit``; most sets end within `HEAD`."""
+        size = (self._ranked(ranked[:, :HEAD], u) <= limit).sum(1)
+        if ranked.shape[1] > HEAD:
+            large = np.flatnonzero(size == HEAD)
+            size[large] = (self._ranked(ranked[large], u[large]) <= limit).sum(1)
+        return size
+
     def _ranked(self, ranked: Table, u: Floats) -> Floats:
         """Return the scores [N, C] of probabilities that fall along each row."""
-        total = np.cumsum(ranked, axis=1, dtype=np.float64)
-        total -= u[:, None] * ranked
+        wide = ranked.astype(np.float64)
+        total = np.cumsum(wide, axis=1) - u[:, None] * wide
         if self.penalty:
             total += self._penalties(np.arange(1, ranked.shape[1] + 1))
         return total

@@ -20,6 +20,9 @@ CLIP = 1e-6  # confidences are kept this far away from 0 and 1 where their logar
 REACH = 5.0  # |log T| is at most this
 STEP = 0.125  # of log T in the table
 NEWTON_STEPS = 60
+HALVINGS = 30
+STILL = 1e-9  # Newton's steps converge quadratically: what is left after a step as small as this is rounding
+ROUNDING = 1e-13  # relative, of a loss
 
 
 class Fit(ABC):
@@ -94,7 +97,7 @@ class TemperatureFit(Fit):
             gradient, curvature = self._derivatives(theta, weights)
             step = gradient / curvature if curvature > 0 else 0.0
             theta, before = float(np.clip(theta - np.clip(step, -STEP, STEP), -REACH, REACH)), theta
-            if abs(theta - before) < 1e-12:
+            if abs(theta - before) < STILL:
                 break
         return np.exp([theta])
 
@@ -134,19 +137,17 @@ class BetaFit(Fit):
         now = np.tile(self._prior, (len(weights), 1))
         loss = self._loss(now, weights)
         for _ in range(NEWTON_STEPS):
-            step = self._step(now, weights)
-            size, moved = np.ones(len(now)), np.zeros(len(now))
-            for _ in range(30):  # halve the steps of the rows that would get worse
-                trial = np.maximum(now + size[:, None] * step, self._floor)
+            step, size = self._step(now, weights), np.ones((len(now), 1))
+            for _ in range(HALVINGS):  # halve the steps of the rows that would get worse
+                trial = np.maximum(now + size * step, self._floor)
                 value = self._loss(trial, weights)
-                worse = ~(value <= loss)
+                worse = value > loss + ROUNDING * (1 + np.abs(loss))
                 if not worse.any():
                     break
                 size[worse] /= 2
-            better = ~worse
-            moved = np.where(better, np.abs(trial - now).max(1), 0.0)
-            now, loss = np.where(better[:, None], trial, now), np.where(better, value, loss)
-            if moved.max() < 1e-10:
+            moved = np.abs(trial - now).max()
+            now, loss = trial, value
+            if moved < STILL:
                 break
         return now
 
