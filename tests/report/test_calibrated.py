@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 from report import made
 
+from poise import metrics
 from poise.calibration import certify, choose
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import draw
 from poise.report.analyses import analysis_tables
+from poise.report.calibrated import LEVELS as DRAWN
+from poise.report.calibrated import certified_curve, coverage_curve, coverage_spread
 from poise.report.compare import comparison
 from poise.report.exports import export_clip_benchmark
 from poise.report.formats import render
 from poise.report.groups import Group
 from poise.report.looks import CALIBRATED, look, order
+from poise.report.page import write_page
 from poise.report.runs import Records, load
 from poise.report.scores import scoreboard
 from poise.report.tables import result_tables
@@ -140,6 +144,36 @@ def test_other_reports(records: Records, tmp_path: Path) -> None:
     assert look("tpt" + CALIBRATED).colour == look("tpt").colour
     assert look("tpt" + CALIBRATED).dash != look("tpt").dash
     assert order("tpt") < order("tpt" + CALIBRATED) < order("c-tpt")
+
+
+def test_curves_of_coverage_and_certified_points(records: Records) -> None:
+    found = group(records, "tpt | calibrated")
+    at = int(np.argmin(abs(DRAWN - 0.8)))
+    shares = [rows["covered"].mean() for rows in found.seeds.values()]
+    assert DRAWN[at] == pytest.approx(0.8)
+    assert coverage_curve(found)[at] == pytest.approx(np.mean(shares), abs=0.02)  # empty sets, and 0.8 by linspace
+    assert coverage_spread(found)[at] == pytest.approx(np.sqrt(0.16 * (1 / 100 + 1 / 200)))
+    curve, share, error = certified_curve(found)
+    answered = np.concatenate([rows["answered"] for rows in found.seeds.values()])
+    correct = np.concatenate([rows["correct"] for rows in found.seeds.values()])
+    assert share == answered.mean()
+    assert error == pytest.approx(1 - correct[answered].mean())
+    assert curve.risk[-1] == pytest.approx(1 - correct.mean())
+
+
+def test_page_and_third_party_metrics(folder: Path, tmp_path: Path) -> None:
+    row = metrics.Metric(name="mine", title="Mine", about="Sets of one class.", needs="sets",
+                         value=lambda sample: float((sample.set_sizes == 1).mean()), floor="ece_floor")  # fmt: skip
+    metrics.register(row)
+    try:
+        page = write_page(folder, tmp_path / "page.html", resamples=5).read_text("utf-8")
+        (table,) = result_tables(folder, metrics=("mine",), resamples=5)
+    finally:
+        metrics.unregister("mine")
+    for title in ("Coverage of prediction sets", "Certified thresholds", "Mine: Sets of one class."):
+        assert title in page
+    assert {row["method"] for row in table.records} == {"zero-shot | calibrated", "tpt | calibrated"}
+    assert all(row["floor"] > 0 for row in table.records)
 
 
 def test_too_few_answers_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from poise.report.tsne import embed, text_features
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
-    made.write_features(made.write_run(folder, datasets=("dtd",), methods=("zero-shot", "kld+cats")), "dtd")
+    levels = {"calibrate": 100, "coverage": 0.9, "max_error": 0.45}
+    run = made.write_run(folder, datasets=("dtd",), methods=("zero-shot", "kld+cats"), images=300, config=levels)
+    made.write_features(run, "dtd")
     return folder
 
 
@@ -36,9 +38,22 @@ def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None
         else:
             ElementTree.parse(path)
     reliability = (tmp_path / "reliability_dtd_pocket.svg").read_text()
-    assert re.search(r"ECE [\d.]+ % \[[\d.]+, [\d.]+\], floor [\d.]+, n = 80 x 2", reliability)
+    assert re.search(r"ECE [\d.]+ % \[[\d.]+, [\d.]+\]", reliability)
+    assert re.search(r"floor [\d.]+, n = 200 x 2", reliability)
     for name in ("metrics_pocket.svg", "tradeoff_pocket.svg"):
         assert "floor" in (tmp_path / name).read_text()
+
+
+def test_figures_of_calibration(small: Path, tmp_path: Path) -> None:
+    write_figures(small, tmp_path, only=("coverage", "certified"), resamples=20)
+    assert "coverage asked for" in (tmp_path / "coverage_dtd_pocket.svg").read_text()
+    assert re.search(r"kld\+cats: \d+ % answered, [\d.]+ % wrong", (tmp_path / "certified_dtd_pocket.svg").read_text())
+
+
+def test_a_figure_without_content_is_an_error_if_it_was_asked_for(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",))
+    with pytest.raises(InvalidDatasetError, match=r"nothing for the figure 'coverage'.*calibration images"):
+        write_figures(tmp_path, tmp_path / "out", only=("coverage",), resamples=20)
 
 
 def test_the_same_records_give_the_same_bytes(small: Path, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ for _metric in (
     Metric(name="aurc", title="AURC", about="Area under the risk-coverage curve.",
            value=_top(selective.aurc), weighted=_top(selective.weighted_aurc)),
     Metric(name="auroc", title="AUROC", higher_is_better=True,
-           about="How often a correct answer is more confident than a wrong one; 50 where there is none of either.",
+           about="How often a correct answer is more confident than a wrong one; 50 if all are correct or all wrong.",
            value=_top(selective.auroc), weighted=_top(selective.weighted_auroc)),
     Metric(name="coverage", title="Coverage", about="Share of images whose prediction set contains the class.",
            needs="sets", higher_is_better=None, **_mean(lambda sample: sample.covered)),

@@ -16,9 +16,11 @@ from dataclasses import replace
 import numpy as np
 
 from poise.calibration import certify, choose, quantile, scores
+from poise.calibration.conformal import SLACK
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import DELTA, draw
 from poise.evaluate.records import entropy
+from poise.metrics import RiskCoverage, answered_error, risk_coverage
 from poise.report.groups import Group, SeedCalibration, SeedRows, Setting
 from poise.report.looks import CALIBRATED, base
 
@@ -81,6 +83,32 @@ def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, Seed
     found = SeedCalibration(choice, certificate, len(np.unique(held["label"])), own,
                             score.of_labels(others.probs, others["label"]), others["confidence"])  # fmt: skip
     return replace(others, columns=columns, probs=probs.astype(np.float32)), found
+
+
+LEVELS = np.linspace(0.5, 0.99, 50)  # coverages that are drawn
+
+
+def coverage_curve(group: Group) -> np.ndarray:
+    """Return the coverage [50] that sets for each of `LEVELS` have, before empty sets get the top label."""
+    found = (group.calibration or {}).values()
+    shares = [
+        [(each.other_scores <= quantile(each.scores, level) + SLACK).mean() for level in LEVELS] for each in found
+    ]
+    return np.asarray(np.mean(shares, axis=0))
+
+
+def coverage_spread(group: Group) -> np.ndarray:
+    """Return the standard deviation [50] of a seed's coverage: of the quantile, and of the share among the others."""
+    images = int(group.setting.values["calibrate"])
+    return np.sqrt(LEVELS * (1 - LEVELS) * (1 / images + 1 / group.n))
+
+
+def certified_curve(group: Group) -> tuple[RiskCoverage, float, float]:
+    """Return the curve of the method's own confidences, the share that is answered, and its share of wrong answers."""
+    own = np.concatenate([each.confidence for each in (group.calibration or {}).values()])
+    correct = group.pooled["correct"].astype(bool)
+    answered = np.concatenate([rows["answered"] for rows in group.seeds.values()])
+    return risk_coverage(own, correct), float(answered.mean()), answered_error(answered, correct)
 
 
 def notes(groups: Sequence[Group], classes: Callable[[str], int]) -> list[str]:

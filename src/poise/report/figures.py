@@ -17,7 +17,9 @@ from poise.metrics import equal_width, risk_coverage
 from poise.registry import Registry
 from poise.report import panels as drawing
 from poise.report.analyses import analyse
+from poise.report.calibrated import certified_curve, coverage_curve, coverage_spread
 from poise.report.groups import Group, Setting
+from poise.report.looks import base
 from poise.report.plot import STYLE, Panel, Plot
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, floor_text, printed, scoreboard
@@ -67,9 +69,12 @@ def write_figures(
     files: list[Path] = []
     notes: list[str] = []
     for kind in chosen:
+        before = len(files)
         try:
             for plot in kind.plots(board):
                 files += _save(plot, Path(out))
+            if only is not None and len(files) == before:
+                raise InvalidDatasetError(f"The runs have nothing for the figure '{kind.name}'.", hint=kind.about)
         except (MissingDependencyError, InvalidDatasetError) as reason:
             if only is not None:  # asked for by name
                 raise
@@ -138,7 +143,7 @@ def reliability_plots(board: Scoreboard) -> Iterator[Plot]:
             ece = board.entries[setting, dataset, group.method].scores["ece"]
             value, low, high = (printed("ece", number) for number in ece.interval)
             floor = floor_text("ece", [board.floor(setting, [dataset], group.method, "ece")])
-            title = f"{group.method}\nECE {value} % [{low}, {high}], {floor}, n = {_size(group)}"
+            title = f"{group.method}\nECE {value} % [{low}, {high}]\n{floor}, n = {_size(group)}"
             bins = equal_width(group.pooled["confidence"], group.pooled["correct"])
             panels.append(Panel(title, partial(drawing.reliability, bins=bins)))
         yield _plot(board, "reliability", setting, panels, dataset=dataset, heights=(2.6, 0.9))
@@ -192,6 +197,32 @@ def risk_plots(board: Scoreboard) -> Iterator[Plot]:
         yield _plot(board, "risk", setting, [panel], dataset=dataset, width=4.6, heights=(3.6,))
 
 
+@_kind("coverage", "Coverage of prediction sets",
+       "The share of images whose set contains the class, against the coverage that was asked for, mean over seeds, "
+       "before an empty set gets the top label. Grey: where 95 % of the values lie if the promise is kept, given the "
+       "numbers of calibration images and of other images. Needs a run with calibration images.")  # fmt: skip
+def coverage_plots(board: Scoreboard) -> Iterator[Plot]:
+    """Coverage against nominal coverage, one line per calibrated method."""
+    for setting, dataset, groups in _groups(board, calibrated=True):
+        curves = {base(group.method): coverage_curve(group) for group in groups}
+        draw = partial(drawing.coverage, curves=curves, spread=coverage_spread(groups[0]))
+        panel = Panel(f"{dataset}, n = {_size(groups[0])}", draw)
+        yield _plot(board, "coverage", setting, [panel], dataset=dataset, width=4.6, heights=(3.6,))
+
+
+@_kind("certified", "Certified thresholds",
+       "The share of wrong answers when only the most confident share of images is answered, as in the figure of risk "
+       "and coverage. Diamonds: the threshold that was certified on the calibration images. Dashed: the error rate "
+       "that it promises. All seeds together. Needs a run with calibration images.")  # fmt: skip
+def certified_plots(board: Scoreboard) -> Iterator[Plot]:
+    """Risk-coverage curves with the certified points."""
+    for setting, dataset, groups in _groups(board, calibrated=True):
+        curves = {base(group.method): certified_curve(group) for group in groups}
+        draw = partial(drawing.certified, curves=curves, promised=float(setting.values["max_error"]))
+        panel = Panel(f"{dataset}, n = {_size(groups[0])}", draw)
+        yield _plot(board, "certified", setting, [panel], dataset=dataset, width=4.6, heights=(3.6,))
+
+
 @_kind("tsne", "Class texts before and after tuning",
        "One t-SNE of the class texts before (circles) and after (dots) tuning for one image. ATFD is their mean "
        "distance to the centre. The paper's Figure 3.")  # fmt: skip
@@ -223,13 +254,19 @@ def _overviews(board: Scoreboard) -> Iterator[tuple[Setting, list[str], list[str
             yield setting, datasets, methods
 
 
-def _groups(board: Scoreboard, *, tuned: bool = False) -> Iterator[tuple[Setting, str, list[Group]]]:
-    """Yield each setting and dataset with its groups, or only with those of methods that tune."""
+def _groups(
+    board: Scoreboard, *, tuned: bool = False, calibrated: bool = False
+) -> Iterator[tuple[Setting, str, list[Group]]]:
+    """Yield each setting and dataset with its groups, or only those of methods that tune, or of calibrated ones."""
     records = board.records
     for setting in records.settings:
         for dataset in catalog.in_order(records.datasets):
             groups = records.chosen(setting=setting, dataset=dataset)
-            shown = [group for group in groups if not tuned or (records.tunes(group.method) and not group.calibration)]
+            shown = [
+                group for group in groups
+                if (not tuned or (records.tunes(group.method) and not group.calibration))
+                and (not calibrated or group.calibration)
+            ]  # fmt: skip
             if shown:
                 yield setting, dataset, shown
 

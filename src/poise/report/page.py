@@ -71,9 +71,9 @@ def _lead(records: Records) -> str:
     counts = {"dataset": len(records.datasets), "image": images, "method": len(records.methods)}
     datasets, images_text, methods = (f"{number} {noun}{'s' * (number != 1)}" for noun, number in counts.items())
     return (
-        f"{', '.join(models)}; {datasets} with {images_text}, {methods}: calibration and accuracy. Small numbers are "
-        f"standard deviations over seeds (±) and 95 % confidence intervals over images; grey rows are the paper's "
-        f"values with {published.MODEL}."
+        f"{', '.join(models)}; {datasets} with {images_text}, {methods}: calibration and accuracy. Small numbers "
+        f"are floors, standard deviations over seeds (±) and 95 % confidence intervals over images; grey rows are the "
+        f"paper's values with {published.MODEL}."
     )
 
 

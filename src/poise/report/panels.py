@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from poise import metrics as rows
 from poise.metrics import Bins, Estimate, RiskCoverage
 from poise.report.analyses import Split
+from poise.report.calibrated import LEVELS
 from poise.report.looks import BLACK, BLUE, GREY, PALE, SKY, VERMILION, WHITE, look, marker
 from poise.report.scores import printed, shown
 
@@ -84,13 +85,39 @@ def shares(axes: Axes, values: Mapping[str, float]) -> None:
     axes.set_xlabel("predictions of p_aug and plain view differ (%)")
 
 
+def coverage(axes: Axes, curves: Mapping[str, np.ndarray], spread: np.ndarray) -> None:
+    """Coverage minus the coverage that was asked for, one line per method, over the band of two standard deviations."""
+    axes.fill_between(100 * LEVELS, -196 * spread, 196 * spread, color=PALE, linewidth=0)
+    axes.axhline(0, color=GREY, linewidth=1)
+    for name, values in curves.items():
+        gap = 100 * (values - LEVELS)
+        axes.plot(100 * LEVELS, gap, color=look(name).colour, linestyle=look(name).dash, label=name)
+    axes.set(xlim=(50, 99), xlabel="coverage asked for (%)", ylabel="coverage minus that (points)")
+    _legend(axes, 4)
+
+
+def certified(axes: Axes, curves: Mapping[str, tuple[RiskCoverage, float, float]], promised: float) -> None:
+    """One risk-coverage curve per method, with the point of its certified threshold, and the error promised."""
+    axes.axhline(promised, color=GREY, linestyle="--", linewidth=1)
+    for name, (curve, share, error) in curves.items():
+        point = f"{100 * share:.0f} % answered, {100 * error:.1f} % wrong" if share else "none certified"
+        _curve(axes, name, curve, f"{name}: {point}")
+        if share:
+            axes.plot(share, error, "D", color=look(name).colour, markersize=6, markeredgecolor=WHITE, zorder=5)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="share answered", ylabel="risk (share of wrong answers)")
+    _legend(axes, 2)
+
+
+def _curve(axes: Axes, name: str, curve: RiskCoverage, label: str) -> None:
+    thin = np.unique(np.linspace(0, len(curve.risk) - 1, 200).astype(int))  # more points only cost bytes
+    at = curve.coverage[thin], curve.risk[thin]
+    axes.plot(*at, color=look(name).colour, linestyle=look(name).dash, label=label)
+
+
 def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage], areas: Mapping[str, float]) -> None:
     """One curve per method: the error rate when only the most confident share is answered; areas are AURCs."""
     for name, curve in curves.items():
-        thin = np.unique(np.linspace(0, len(curve.risk) - 1, 200).astype(int))  # more points only cost bytes
-        label = f"{name} (AURC {printed('aurc', areas[name])} %)"
-        at = curve.coverage[thin], curve.risk[thin]
-        axes.plot(*at, color=look(name).colour, linestyle=look(name).dash, label=label)
+        _curve(axes, name, curve, f"{name} (AURC {printed('aurc', areas[name])} %)")
     axes.set(xlim=(0, 1), ylim=(0, None), xlabel="coverage", ylabel="risk (share of wrong answers)")
     _legend(axes, 2)
 
@@ -118,9 +145,9 @@ def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate], floor: st
     row = rows.get(metric)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
-    direction = f", {row.direction} is better" if row.direction else ""
+    below = ", ".join(filter(None, (f"{row.direction} is better" if row.direction else "", floor)))
     unit = {"percent": " (%)", "nats": " (nats)", "score": ""}[row.unit]
-    axes.set_xlabel(f"{row.title}{unit}{direction}" + f"\n{floor}" * bool(floor))
+    axes.set_xlabel(f"{row.title}{unit}\n{below}")
     axes.grid(axis="x", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
 
@@ -133,7 +160,7 @@ def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor:
         axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt=marker(name), color=look(name).colour, elinewidth=0.8,
                       markersize=6, label=name)  # fmt: skip
     axes.set(xlabel=f"ECE (%), lower is better; {floor}", ylabel="accuracy (%), higher is better")
-    _legend(axes, 4)
+    _legend(axes, 4 if max(map(len, points), default=0) < 12 else 2)
 
 
 def _sides(metric: str, score: Estimate) -> tuple[float, list[list[float]]]:
