@@ -253,10 +253,10 @@ def test_a_wrong_width_names_both(folder):
     ("change", "words"),
     [
         (lambda config: config.pop("model_cfg"), "no 'model_cfg'"),
-        (lambda config: config["model_cfg"].pop("embed_dim"), "can't be built"),
-        (lambda config: config["model_cfg"].update(unheard_of=1), "can't be built"),
-        (lambda config: config["model_cfg"]["text_cfg"].update(heads=0), "can't be built"),
-        (lambda config: config["model_cfg"]["vision_cfg"].update(width=-3), "can't be built"),
+        (lambda config: config["model_cfg"].pop("embed_dim"), "no 'model_cfg.embed_dim'"),
+        (lambda config: config["model_cfg"].update(unheard_of=1), "unknown key model_cfg.'unheard_of'.*Known: "),
+        (lambda config: config["model_cfg"]["text_cfg"].update(heads=0), "heads is 0.*a whole number from 1 to"),
+        (lambda config: config["model_cfg"]["vision_cfg"].update(width=-3), "vision_cfg.width is -3"),
     ],
 )
 def test_hostile_configurations(folder, change, words):
@@ -309,7 +309,7 @@ def test_transformers_errors(tmp_path):
     with pytest.raises(InvalidCheckpointError, match="logit_bias: missing"):
         load_model(f"transformers:{tmp_path}", device="cpu")
     rewrite(tmp_path / "model.safetensors", lambda tensors: tensors.update(logit_bias=torch.zeros(3)))
-    with pytest.raises(InvalidCheckpointError, match=r"\(3,\) in the file, \(1,\) in the model"):
+    with pytest.raises(InvalidCheckpointError, match=r"\[3\] in the file, \[1\] in the model"):
         load_model(f"transformers:{tmp_path}", device="cpu")
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(InvalidCheckpointError, match="not a readable safetensors"):

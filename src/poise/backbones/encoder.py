@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.backbones import fingerprint
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.types import ClassTokens, ImageSpec, Prompt, PromptedImageTower
 
 ImageForward = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
@@ -126,7 +126,14 @@ class Encoder:
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text with start and end tokens, neither padded nor truncated."""
-        return self._text.token_ids(texts)
+        rows = self._text.token_ids(texts)
+        largest, known = max((max(row, default=0) for row in rows), default=0), self._text.table.num_embeddings
+        if largest >= known:
+            raise InvalidCheckpointError(
+                f"The tokenizer of {self.name} gives the token {largest}; its text tower has {known} tokens.",
+                hint="The tokenizer and the weights must come from the same model.",
+            )
+        return rows
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings [..., E] of ids [...] without positions."""

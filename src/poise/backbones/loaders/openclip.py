@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from poise.backbones.block import Block, Map, Mlp
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.loaders.checkpoint import check_scale
 from poise.backbones.text.every_pair import EveryPair
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.vision.class_token import ClassTokenTower
 from poise.backbones.vision.prompted import PromptedViT
-from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
 
 _OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -44,10 +45,7 @@ def wrap(
     """
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
     bias = 0.0 if model.logit_bias is None else float(model.logit_bias.detach().double())
-    if not torch.isfinite(torch.tensor([scale, bias])).all():
-        raise InvalidCheckpointError(
-            f"{name} has a logit scale of {scale} and a bias of {bias}.", hint="Both must be finite."
-        )
+    check_scale(name, scale, bias)
     freeze(model, device, dtype)
     forward = class_token_tower(model.visual) or model.visual
     image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))

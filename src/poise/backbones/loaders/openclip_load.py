@@ -4,47 +4,77 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import open_clip
 import torch
 from open_clip.model import CLIP, CustomTextCLIP
+from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
 from torch import nn
 
 from poise.backbones.encoder import Encoder
-from poise.backbones.loaders import hub
+from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.checkpoint import OPEN_CLIP_WEIGHTS as WEIGHTS
-from poise.backbones.loaders.checkpoint import check_readable, find_weights, read_config, refuse_pickle
+from poise.backbones.loaders.checkpoint import (
+    check_weights,
+    find_weights,
+    library_errors,
+    read_config,
+    read_shapes,
+    refuse_pickle,
+)
+from poise.backbones.loaders.known_keys import HUGGING_FACE_TEXT, OPEN_CLIP_FILE, OPEN_CLIP_MODEL
 from poise.backbones.loaders.openclip import wrap
+from poise.backbones.loaders.tokenizer_files import FILES, check_tokenizer, clean_copy
 from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
 
 CONFIG_NAME = "open_clip_config.json"
 
 
 def load_folder(path: str, *, device: torch.device, dtype: torch.dtype) -> Encoder:
-    """Load a folder with open_clip_config.json and weights in safetensors (``local-dir:``)."""
+    """Load a folder with open_clip_config.json and weights in safetensors (``local-dir:``), without the network."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ModelNotFoundError(f"'{path}' is not a folder.", hint=f"Give a folder with {CONFIG_NAME} and weights.")
-    config = _read_config(folder / CONFIG_NAME)
+    config = _read_config(folder / CONFIG_NAME, local=True)
     model = build(config["model_cfg"], find_weights(folder))
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
-    return wrap(model, tokenizer, config["preprocess_cfg"], name=f"local-dir:{path}", device=device, dtype=dtype)
+    tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], lambda _: folder)
+    return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"local-dir:{path}", device=device, dtype=dtype)
 
 
 def load_hub(repo: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None) -> Encoder:
     """Load a Hugging Face hub repository in open_clip's format (``hf-hub:``)."""
     config = _read_config(hub.fetch(repo, [CONFIG_NAME], cache_dir))
-    model = build(config["model_cfg"], hub.fetch(repo, WEIGHTS, cache_dir))
-    tokenizer = open_clip.get_tokenizer(f"hf-hub:{repo}", cache_dir=cache_dir)
-    return wrap(model, tokenizer, config["preprocess_cfg"], name=f"hf-hub:{repo}", device=device, dtype=dtype)
+    model = build(config["model_cfg"], hub.fetch(repo, WEIGHTS, cache_dir), cache_dir)
+    tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], partial(_fetch_tokenizer, cache_dir=cache_dir))
+    return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"hf-hub:{repo}", device=device, dtype=dtype)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    config = read_config(path)
-    if not isinstance(config.get("model_cfg"), dict):
-        raise InvalidCheckpointError(f"'{path}' has no 'model_cfg'.", hint="It must describe an open_clip model.")
+def _fetch_tokenizer(repo: str, cache_dir: str | None) -> Path:
+    return hub.fetch_folder(repo, FILES, cache_dir, needs="tokenizer_config.json")
+
+
+def _read_config(path: Path, *, local: bool = False) -> dict[str, Any]:
+    """Read open_clip_config.json; ``local``: refuse what would need the network."""
+    content = read_config(path)
+    model = content.get("model_cfg")
+    if isinstance(model, dict) and "multimodal_cfg" in model:
+        raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
+    config = schema.read(OPEN_CLIP_FILE, content, path)
+    for section, key in (("text_cfg", "hf_model_name"), ("text_cfg", "hf_model_pretrained"),
+                         ("vision_cfg", "timm_model_pretrained")):  # fmt: skip
+        value = config["model_cfg"][section].get(key)
+        if local and value:
+            raise InvalidCheckpointError(
+                f"'{path}': model_cfg.{section}.{key} is {value!r}, which needs a download.",
+                hint="Models in folders are loaded without the network: remove it, or load the model by a hub name.",
+            )
     return {"preprocess_cfg": {}, **config}
 
 
@@ -56,9 +86,37 @@ def load_named(name: str, *, device: torch.device, dtype: torch.dtype, cache_dir
         raise _unknown(name)
     config = copy.deepcopy(open_clip.get_model_config(architecture))
     config["quick_gelu"] = uses_quick_gelu(name, config, source)
-    model = build(config, named_weights(name, source, cache_dir))
-    tokenizer = open_clip.get_tokenizer(architecture, cache_dir=cache_dir)
-    return wrap(model, tokenizer, source, name=name, device=device, dtype=dtype)
+    model = build(config, named_weights(name, source, cache_dir), cache_dir)
+    text = config["text_cfg"]
+    if not text.get("hf_tokenizer_name") and "siglip" in architecture.lower():  # from open_clip's own list
+        tokenizer: object = open_clip.get_tokenizer(architecture, cache_dir=cache_dir)
+    else:
+        tokenizer = make_tokenizer(text, partial(_fetch_tokenizer, cache_dir=cache_dir))
+    return _wrap(model, tokenizer, source, name=name, device=device, dtype=dtype)
+
+
+def _wrap(model: nn.Module, tokenizer: object, preprocess: dict[str, Any], *, name: str, **place: Any) -> Encoder:
+    with library_errors(name):
+        encoder = wrap(model, tokenizer, preprocess, name=name, **place)
+        encoder.token_ids(["a photo of a cat."])  # raises an error if the tokenizer is for another text tower
+        return encoder
+
+
+def make_tokenizer(text: dict[str, Any], find: Callable[[str], Path]) -> object:
+    """Return open_clip's tokenizer of a checked text_cfg; ``find`` returns the folder of a tokenizer's files."""
+    options = dict(text.get("tokenizer_kwargs") or {})
+    length = text.get("context_length", 77)
+    source = text.get("hf_tokenizer_name")
+    if not source:
+        with library_errors("tokenizer_kwargs"):
+            return SimpleTokenizer(context_length=length, **options)
+    folder = find(source)
+    mode = text.get("tokenizer_mode")
+    with clean_copy(folder, {}) as clean, library_errors(folder):
+        safe = {"local_files_only": True, "trust_remote_code": False}
+        tokenizer = HFTokenizer(str(clean), length, tokenizer_mode=mode, **options, **safe)
+        check_tokenizer(tokenizer.tokenizer, folder)
+        return tokenizer
 
 
 def known_names() -> list[str]:
@@ -66,38 +124,61 @@ def known_names() -> list[str]:
     return [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
 
 
-def build(config: dict[str, Any], weights: Path | None) -> nn.Module:
-    """Create the model of ``config`` and load ``weights``, without changing the global random state."""
-    config = copy.deepcopy(config)
+def build(config: dict[str, Any], weights: Path | None, cache_dir: str | None = None) -> nn.Module:
+    """Create the model of a ``model_cfg`` and load ``weights``, without changing the global random state."""
     if "multimodal_cfg" in config:
         raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
-    text, vision = config.get("text_cfg", {}), config.get("vision_cfg", {})
+    config = schema.read(OPEN_CLIP_MODEL, copy.deepcopy(config), "model_cfg")
+    text, vision = config["text_cfg"], config["vision_cfg"]
     custom = bool(config.pop("custom_text", False)) or "hf_model_name" in text
-    if "hf_model_name" in text:
-        text["hf_model_pretrained"] = False
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
+        _check_architecture(vision["timm_model_name"])
+    with _text_config(text, cache_dir), library_errors("model_cfg", "Check model_cfg."), torch.random.fork_rng([]):
+        make = partial(CustomTextCLIP if custom else CLIP, **config)
+        if weights is not None:
+            _check_before(make, weights, timm="timm_model_name" in vision)
+        model: nn.Module = make()
     if weights is not None:
-        check_readable(weights)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model: nn.Module = (CustomTextCLIP if custom else CLIP)(**config)
-    except (TypeError, ValueError, KeyError, RuntimeError, AssertionError, ZeroDivisionError) as error:
-        raise InvalidCheckpointError(f"The model can't be built: {error}.", hint="Check model_cfg.") from error
-    if weights is not None:
-        _fill(model, weights)
+        with library_errors(weights):
+            open_clip.load_checkpoint(model, str(weights), strict=True)
     return model
 
 
-def _fill(model: nn.Module, weights: Path) -> None:
+def _check_before(make: Callable[[], nn.Module], weights: Path, *, timm: bool) -> None:
+    """Compare the weights with the configuration before memory for the model is allocated."""
+    read_shapes(weights)
     try:
-        open_clip.load_checkpoint(model, str(weights), strict=True)
-    except (RuntimeError, KeyError, ValueError, AttributeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        with torch.device("meta"):
+            empty = make()
+    except (NotImplementedError, RuntimeError):
+        if not timm:
+            raise
+        return  # some of timm's architectures compute values while they are built; their sizes are timm's own
+    check_weights([weights], empty, flexible=("position", "logit_"))
+
+
+def _check_architecture(name: str) -> None:
+    import timm
+
+    if not timm.is_model(name):
         raise InvalidCheckpointError(
-            f"'{weights}' does not fit its configuration: {' '.join(lines[1:6]) or lines}",
-            hint="The weights and the configuration must come from the same model.",
-        ) from error
+            f"model_cfg.vision_cfg.timm_model_name is {name!r}.", hint="Accepted: a name of timm.list_models()."
+        )
+
+
+@contextmanager
+def _text_config(text: dict[str, Any], cache_dir: str | None) -> Iterator[None]:
+    """Replace the hub name of a Hugging Face text tower by a folder with its checked configuration."""
+    if "hf_model_name" not in text:
+        yield
+        return
+    file = hub.fetch(text["hf_model_name"], ["config.json"], cache_dir)
+    config = schema.read(HUGGING_FACE_TEXT, read_config(file), file)
+    with tempfile.TemporaryDirectory(prefix="poise-model-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        text.update(hf_model_name=folder, hf_model_pretrained=False)
+        yield
 
 
 def uses_quick_gelu(name: str, config: dict[str, Any], source: dict[str, Any]) -> bool:

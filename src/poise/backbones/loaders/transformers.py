@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,17 @@ from torch import Tensor
 
 from poise.backbones.block import Block, Mlp
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
-from poise.backbones.loaders import hub
-from poise.backbones.loaders.checkpoint import check_readable, find_weights, read_config
+from poise.backbones.loaders import hub, schema
+from poise.backbones.loaders.checkpoint import check_scale, check_weights, find_weights, library_errors, read_config
+from poise.backbones.loaders.known_keys import FAMILIES, LARGEST_IMAGE, PREPROCESSOR, RESAMPLING, TRANSFORMERS_MODEL
+from poise.backbones.loaders.tokenizer_files import FILES, clean_copy, load_tokenizer
 from poise.backbones.text.every_pair import EveryPair
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
-from poise.errors import InvalidCheckpointError, InvalidOptionError, MissingDependencyError, ModelNotFoundError
+from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError
 from poise.types import ImageSpec
 
-_FAMILIES = ("clip", "siglip", "siglip2")
-_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
-_VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
-_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_FILES = ("config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json", *FILES)
+_SHARD = re.compile(r"model-\d{1,6}-of-\d{1,6}\.safetensors")
 
 
 def load_transformers(
@@ -35,59 +36,84 @@ def load_transformers(
         folder = hub.fetch_folder(source, _FILES, cache_dir, needs="config.json")
     config = read_config(folder / "config.json")
     family = config.get("model_type")
-    if family not in _FAMILIES:
+    if family not in FAMILIES:
         raise InvalidOptionError(
-            f"'{source}' is a checkpoint of the family {family!r}.", hint=f"Accepted: {', '.join(_FAMILIES)}."
+            f"'{source}' is a checkpoint of the family {family!r}.", hint=f"Accepted: {', '.join(FAMILIES)}."
         )
-    model = _model(folder)
+    file = folder / "preprocessor_config.json"
+    processing = schema.read(PREPROCESSOR, read_config(file), file)
+    model, tokenizer = _model(folder, schema.read(TRANSFORMERS_MODEL, config, folder / "config.json"))
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
     bias = float(model.logit_bias.detach().double()) if family != "clip" else 0.0
+    check_scale(source, scale, bias)
     freeze(model, device, dtype)
-    image, text = _image_side(model, folder, family), _text_side(model, folder, family)
+    with library_errors(folder):
+        image, text = _image_side(model, processing, family), _text_side(model, tokenizer, folder, family)
     activation = "softmax" if family == "clip" else "sigmoid"
     weights = Weights.of(model)
-    return Encoder(f"transformers:{source}", image, text, weights, scale=scale, bias=bias, activation=activation)
+    encoder = Encoder(f"transformers:{source}", image, text, weights, scale=scale, bias=bias, activation=activation)
+    encoder.token_ids(["a photo of a cat."])  # raises an error if the tokenizer is for another text tower
+    return encoder
 
 
-def _model(folder: Path) -> Any:
-    from transformers import AutoModel
+def _model(folder: Path, config: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the model and the tokenizer, loaded from a clean copy of the folder."""
+    from transformers import AutoConfig, AutoModel
 
-    sharded = (folder / "model.safetensors.index.json").is_file()
-    files = sorted(folder.glob("model-*.safetensors")) if sharded else [find_weights(folder, ["model.safetensors"])]
-    for file in files:
-        check_readable(file)
-    try:
-        model, report = AutoModel.from_pretrained(
-            folder,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # reported below
-            output_loading_info=True,
-        )
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise InvalidCheckpointError(f"'{folder}' can't be loaded: {error}.", hint="Download it again.") from error
-    wrong = [f"{key}: {tuple(a)} in the file, {tuple(b)} in the model" for key, a, b in report["mismatched_keys"]]
-    wrong += [f"{key}: missing" for key in sorted(report["missing_keys"])]
-    if wrong:
-        raise InvalidCheckpointError(
-            f"The weights in '{folder}' do not fit its configuration: {'; '.join(wrong[:5])}.",
-            hint="The weights and config.json must come from the same model.",
-        )
-    return model
+    index = _read_index(folder)
+    files = [folder / name for name in sorted({*index.values()})] or [find_weights(folder, ["model.safetensors"])]
+    with library_errors(folder), torch.device("meta"):
+        empty = AutoModel.from_config(AutoConfig.for_model(**config), trust_remote_code=False)
+    check_weights(files, empty)
+    configs = {"config.json": config} | ({"model.safetensors.index.json": {"weight_map": index}} if index else {})
+    with clean_copy(folder, configs, files) as clean:
+        if not index and files[0].name != "model.safetensors":
+            (clean / files[0].name).rename(clean / "model.safetensors")
+        with library_errors(folder):
+            model, report = AutoModel.from_pretrained(
+                clean,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+        missing = [f"{key}: missing" for key in sorted(report["missing_keys"])]
+        if missing:
+            raise InvalidCheckpointError(
+                f"The weights in '{folder}' do not fit its configuration: {'; '.join(missing[:5])}.",
+                hint="The weights and config.json must come from the same model.",
+            )
+        return model, load_tokenizer(clean, folder)
 
 
-def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
-    processing = read_config(folder / "preprocessor_config.json")
+def _read_index(folder: Path) -> dict[str, str]:
+    """Return the file of each tensor of sharded weights; empty if there is one file."""
+    path = folder / "model.safetensors.index.json"
+    if not path.exists() or (folder / "model.safetensors").is_file():
+        return {}
+    index = read_config(path).get("weight_map")
+    names = list(index.items()) if isinstance(index, dict) else [("weight_map", index)]
+    for key, name in names:
+        if not (isinstance(name, str) and _SHARD.fullmatch(name) and (folder / name).is_file()):
+            raise InvalidCheckpointError(
+                f"'{path}': {key[:80]!r} is in {str(name)[:80]!r}.",
+                hint="Accepted: model-NUMBER-of-NUMBER.safetensors.",
+            )
+    return dict(names)
+
+
+def _image_side(model: Any, processing: dict[str, Any], family: str) -> ImageSide:
     vision = model.config.vision_config
     grid = round(getattr(vision, "num_patches", 0) ** 0.5)  # for SigLIP2, whose input is patches instead of an image
     size = grid * vision.patch_size if family == "siglip2" else vision.image_size
+    if size > LARGEST_IMAGE:
+        raise InvalidCheckpointError(f"The model needs images of {size} pixels.", hint=f"Accepted: {LARGEST_IMAGE}.")
     spec = ImageSpec(
         size=int(size),
         mean=tuple(processing["image_mean"]),
         std=tuple(processing["image_std"]),
-        interpolation=_RESAMPLING[processing.get("resample", 3)],
+        interpolation=RESAMPLING[processing.get("resample", 3)],
         resize="shortest" if processing.get("do_center_crop") else "squash",
         crop_offset="floor",  # as transformers' image processors crop
     )
@@ -108,34 +134,17 @@ def _image_side(model: Any, folder: Path, family: str) -> ImageSide:
     return ImageSide(spec, encode)
 
 
-def _text_side(model: Any, folder: Path, family: str) -> TextSide:
+def _text_side(model: Any, tokenizer: Any, folder: Path, family: str) -> TextSide:
     tower = model.text_model
     table = tower.embeddings.token_embedding
     length = int(model.config.text_config.max_position_embeddings)
-    ids, pad = _tokenizer(folder, right=family != "clip")
+    ids, pad = _plain_ids(tokenizer, folder, right=family != "clip")
     if family == "clip":
         return TextSide(ids, table, SharedPrefix(_causal_tower(model)), length, False, pad)
     return TextSide(ids, table, EveryPair(table, _bidirectional(tower)), length, True, pad)
 
 
-def _tokenizer(folder: Path, *, right: bool) -> tuple[Tokenizer, int]:
-    from transformers import AutoTokenizer
-
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        # transformers would create an empty tokenizer
-        raise InvalidCheckpointError(
-            f"'{folder}' has no tokenizer.", hint=f"Add one of these files: {', '.join(_VOCABULARIES)}."
-        )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"The tokenizer in '{folder}' needs a package that is not installed: {error}.",
-            hint="Install it with: pip install sentencepiece.",
-        ) from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        message = f"'{folder}' has no readable tokenizer: {error}."
-        raise InvalidCheckpointError(message, hint="Add its tokenizer files.") from error
+def _plain_ids(tokenizer: Any, folder: Path, *, right: bool) -> tuple[Tokenizer, int]:
     if right and tokenizer.padding_side != "right":
         raise InvalidOptionError(f"The tokenizer in '{folder}' pads on the left.", hint="Set padding_side to 'right'.")
 
