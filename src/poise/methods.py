@@ -68,15 +68,44 @@ class Method:
     t_max: float = 10.0
     detach_temperature: bool = False
     steps: int = 1
-    lr: float = 5e-3
+    lr: float | str = 5e-3  # or a multiple of the RMS of the initial context's entries: "0.3rms"
     weight_decay: float = 0.01
     about: About = About()
 
     def __post_init__(self) -> None:
         _check_range("steps", self.steps, self.steps >= 0 and int(self.steps) == self.steps, "a whole number from 0")
-        _check_range("lr", self.lr, 0 < self.lr < math.inf, "above 0")
+        _check_range("lr", self.lr, 0 < self._lr_number() < math.inf, "above 0, or such a number with rms: '0.3rms'")
         _check_range("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or above")
         self.target()  # checks the selection and the temperatures
+
+    @property
+    def relative_lr(self) -> bool:
+        """Whether the learning rate is a multiple of the RMS of the initial context's entries."""
+        return isinstance(self.lr, str)
+
+    def absolute_lr(self, rms: float) -> float:
+        """Return the learning rate of AdamW, with six digits if it is relative, so that it can be given as printed.
+
+        Args:
+            rms: the root mean square of the initial context's entries; an absolute learning rate doesn't depend on it.
+
+        >>> get("tpt").absolute_lr(0.02), get("tpt", lr="0.3rms").absolute_lr(0.02)
+        (0.005, 0.006)
+        """
+        if not self.relative_lr:
+            return float(self.lr)
+        lr = float(f"{self._lr_number() * rms:.6g}")
+        _check_range(f"lr='{self.lr}' for an initial context of RMS {rms:g}", lr, 0 < lr < math.inf, "above 0")
+        return lr
+
+    def _lr_number(self) -> float:
+        """The learning rate without its unit; NaN for a text that is not such a number."""
+        if isinstance(self.lr, str):
+            try:
+                return float(self.lr.removesuffix("rms")) if self.lr.endswith("rms") else math.nan
+            except ValueError:
+                return math.nan
+        return self.lr
 
     @property
     def tunes(self) -> bool:
@@ -116,7 +145,8 @@ class Method:
             detached = ", constant in the gradient" if self.detach_temperature else ""
             parts.append(f"temperatures {self.t_min:g} to {self.t_max:g}{detached}")
         parts.append(f"selection {self.selection:g}" + ("" if self.include_plain else " without the plain view"))
-        return ", ".join([*parts, f"steps {self.steps}, lr {self.lr:g}, weight decay {self.weight_decay:g}"])
+        lr = f"{self._lr_number():g}" + (" x RMS of the initial context" if self.relative_lr else "")
+        return ", ".join([*parts, f"steps {self.steps}, lr {lr}, weight decay {self.weight_decay:g}"])
 
 
 def _describe(term: Term) -> str:
@@ -126,9 +156,9 @@ def _describe(term: Term) -> str:
     return f"{times}{term.objective}" + (f"({options})" if options else "") + shifted
 
 
-def _check_range(name: str, value: float, fine: bool, accepted: str) -> None:
+def _check_range(name: str, value: float | str, fine: bool, accepted: str) -> None:
     if not fine:
-        raise InvalidOptionError(f"{name} is {value}.", hint=f"It must be {accepted}.")
+        raise InvalidOptionError(f"{name} is {value!r}.", hint=f"It must be {accepted}.")
 
 
 methods: Registry[Method] = Registry("method")

@@ -244,23 +244,29 @@ def _warn(text: str) -> None:
 
 
 def _show(config: RunConfig) -> None:
-    """Print the configuration of a run; names are looked up, data and weights are not read."""
+    """Print the configuration of a run; names are looked up, data are not read, and weights only for a relative lr."""
     from poise.data import catalog
     from poise.data.opening import SCHEMES
     from poise.errors import ModelNotFoundError
+    from poise.evaluate.learning_rates import absolute_rates
     from poise.evaluate.resolve import check_init, make_methods, resolve
+    from poise.prompts import DEFAULT_TEMPLATE
 
     resolved = resolve(config)
-    for name in resolved.datasets:
-        if name.partition(":")[0] not in SCHEMES:
-            catalog.row(name)
+    named = [name for name in resolved.datasets if name.partition(":")[0] not in SCHEMES]
+    templates = {catalog.row(name).template for name in named}
+    templates |= {DEFAULT_TEMPLATE} if len(named) < len(resolved.datasets) else set()
     typer.echo(f"{config.run_id}  {config.title}".rstrip())
     for key, value in resolved.hashed().items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         typer.echo(f"  {key} = {shown}")
-    for method in make_methods(resolved):
+    chosen = make_methods(resolved)
+    for method in chosen:
         typer.echo(f"  {method.name}: {method.describe()}")
     try:
         check_init(resolved)
+        for name, rates in absolute_rates(resolved, chosen, templates).items():
+            for template, rate in rates.items():
+                typer.echo(f"  {name}: lr {rate:g} for {template!r}")
     except ModelNotFoundError as problem:  # it may be fitted before the run
         typer.echo(f"  not there yet: {problem}")

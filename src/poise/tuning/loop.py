@@ -52,8 +52,9 @@ class Problem(ABC, Generic[P, F]):
     losses: list[Tensor] = field(default_factory=list)  # [B] per step
 
     def __post_init__(self) -> None:
-        self.optimiser = AdamW(lr=self.method.lr, weight_decay=self.method.weight_decay)
         self.steps = self.method.steps if self.objective is not None else 0
+        rms = self.texts.init_rms if self.steps and self.method.relative_lr else 1.0
+        self.optimiser = AdamW(lr=self.method.absolute_lr(rms), weight_decay=self.method.weight_decay)
 
     @abstractmethod
     def text_prompt(self) -> Prompt:

@@ -14,6 +14,7 @@ import torch
 
 from poise import __version__
 from poise.evaluate.config import RunConfig
+from poise.evaluate.learning_rates import absolute_rates
 from poise.evaluate.resolve import init_kind, is_ordered
 from poise.storage import slug
 
@@ -32,6 +33,7 @@ def header(
     chosen: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
     """Return the content of ``run.json``; ``chosen`` are the positions of the images that take part, by dataset."""
+    rates = absolute_rates(config, methods, {images.template for images in sets.values()})
     return {
         "format": FORMAT,
         "run": config.run_id,
@@ -40,7 +42,10 @@ def header(
         "ordered": is_ordered(config),
         "init_kind": init_kind(config),
         "config_hash": config.digest(),
-        "methods": {method.name: method.settings() for method in methods},
+        "methods": {
+            method.name: {**method.settings(), **({"absolute_lr": rates[method.name]} if method.name in rates else {})}
+            for method in methods
+        },
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),
