@@ -80,6 +80,11 @@ class ClassTexts:
             self._init_features = self.features(self.init)
         return self._init_features
 
+    @property
+    def scale(self) -> float:
+        """The model's factor from cosine to logit."""
+        return self.encoder.scale
+
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """Logits [B, V, C] of views [B, V, D] for features [B or 1, C, D]; classes of one text have equal logits."""
         logits = self.encoder.logits(image_features, text_features)
