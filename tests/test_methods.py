@@ -61,7 +61,7 @@ def test_every_term_sees_the_methods_target() -> None:
 
 
 def test_methods_of_others_work_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "methods", copy.deepcopy(methods.methods))
+    monkeypatch.setattr(methods.lookup, "methods", copy.deepcopy(methods.methods))
     mine = methods.register(Method(name="mine", terms=(Term("divergence"), Term("dispersion", 5.0))))
     assert methods.names()[-1] == "mine"
     assert methods.get("mine", weight=3.0).terms[1].weight == 3.0

@@ -85,6 +85,11 @@ class ClassTexts:
         """The root mean square of the init's context, for learning rates relative to it."""
         return context_rms(self.init.context)
 
+    @property
+    def scale(self) -> float:
+        """The model's factor from cosine to logit."""
+        return self.encoder.scale
+
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """Logits [B, V, C] of views [B, V, D] for features [B or 1, C, D]; classes of one text have equal logits."""
         logits = self.encoder.logits(image_features, text_features)

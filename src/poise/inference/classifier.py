@@ -167,7 +167,8 @@ class Classifier(Generic[R]):
     def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Answers | Failure]:
         """Yield one outcome per image, in order: a dict of results by method, or a `Failure` with the reason."""
         # Zero-shot uses the plain view only; the other views are needed for the details.
-        recipe = self.recipe if details or self._tunes() else ViewRecipe(1, self.recipe.seed)
+        reads_views = any(method.reads_views for method in self.methods)
+        recipe = self.recipe if details or reads_views else ViewRecipe(1, self.recipe.seed)
         for outcome in self._predictor.run(images, views=recipe):
             if isinstance(outcome, Failure):
                 yield outcome
@@ -254,7 +255,14 @@ def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method,
     chosen = [method] if isinstance(method, str | Method) else list(method)
     if not chosen:
         raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
-    return tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
+    found = tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
+    streams = [item.name for item in found if item.ordered]
+    if streams:
+        raise InvalidOptionError(
+            f"The answers of {', '.join(streams)} depend on the images before.",
+            hint="Here each image is answered by itself. Run such methods with `poise bench run`.",
+        )
+    return found
 
 
 def check_counts(views: object, batch_size: object) -> None:
