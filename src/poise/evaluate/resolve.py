@@ -36,8 +36,14 @@ def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
     return poise.data.open_dataset(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
 
 
-def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
-    """Return the configured methods; with ``shift``, those without a configured weight get the one published for it."""
+def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -> list[Method]:
+    """Return the configured methods.
+
+    Args:
+        config: the run.
+        dataset: for which rules that are told to use published values get them; none by default.
+        shift: whether methods without a configured weight get the one published for distribution shifts.
+    """
     given = {methods.canonical(name): options for name, options in config.options.items()}
     for name in given:
         if name != ALL_METHODS:
@@ -48,6 +54,7 @@ def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
         own = dict.fromkeys((ALL_METHODS, name.partition(methods.BAR)[0], name))
         options = {option: value for key in own for option, value in given.get(key, {}).items()}
         method = methods.get(name, **options)
+        method = method.on_dataset(dataset) if dataset else method
         result.append(method.on_shift() if shift and "weight" not in options else method)
     return result
 

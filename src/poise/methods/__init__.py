@@ -20,4 +20,4 @@ __all__ = [
     "register", "unregister",
 ]  # fmt: skip
 
-from poise.methods import paper, peers  # noqa: F401  (their rows register themselves)
+from poise.methods import paper, peers, streams  # noqa: F401  (their rows register themselves)

@@ -18,6 +18,7 @@ GROUPS = {
     "all": "the paper's seven methods, and those of your own package",
     "peers": "methods of other papers that answer each image by itself",
     "streams": "methods of other papers that remember the images before",
+    "few-shot": "methods of other papers that need a few labelled images, in a file of `poise fit`",
 }
 _FIXED = ("name", "terms", "cats", "about", "rule", "rule_options", "posthoc")
 

@@ -141,12 +141,14 @@ class Method:
     @property
     def reads_views(self) -> bool:
         """Whether the answer depends on views other than the plain one."""
-        return self.tunes or bool(self.rule) or any(step.reads_views for step in self.make_posthoc())
+        ruled = bool(self.rule) and self.make_rule().reads_views
+        return self.tunes or ruled or any(step.reads_views for step in self.make_posthoc())
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it needs beyond features: "gradient" (of the text tower), "stream" (images in order)."""
-        return ("gradient",) * self.tunes + ("stream",) * self.ordered
+        """What it needs beyond features: "gradient" (of the text tower), "stream" (images in order), "labels" (few)."""
+        labels = bool(self.rule) and self.make_rule().labelled
+        return ("gradient",) * self.tunes + ("stream",) * self.ordered + ("labels",) * labels
 
     @property
     def cost(self) -> str:
@@ -195,6 +197,11 @@ class Method:
         """Return the method with the weights published for natural distribution shifts."""
         terms = (term if (w := term.shift_weight) is None else replace(term, weight=w) for term in self.terms)
         return replace(self, terms=tuple(terms))
+
+    def on_dataset(self, name: str) -> Method:
+        """Return the method with what its rule has published for a dataset, if told so, where nothing else is given."""
+        published = self.make_rule().published(name) if self.rule else {}
+        return replace(self, rule_options={**published, **self.rule_options}) if published else self
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that results depend on, as plain values."""

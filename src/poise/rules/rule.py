@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -69,6 +69,19 @@ class Rule(ABC):
 
     ordered: ClassVar[bool] = False
     gives: ClassVar[Gives] = Gives.LOGITS
+    labelled: ClassVar[bool] = False  # whether it needs a file made of labelled images
+
+    @property
+    def reads_views(self) -> bool:
+        """Whether the answer depends on views other than the plain one."""
+        return True
+
+    def check(self, model: str, labels: Sequence[str]) -> None:  # noqa: B027  most rules have no file
+        """Refuse a model or labels that the rule's file was not made for."""
+
+    def published(self, dataset: str) -> Mapping[str, Any]:
+        """Return the parameters published for a dataset, if the rule is told to use them; others keep their values."""
+        return {}
 
     @abstractmethod
     def __call__(self, out: Outputs, head: LogitHead) -> RuleAnswer:

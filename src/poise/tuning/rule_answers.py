@@ -30,6 +30,8 @@ class RuleRunner:
                 self.methods.setdefault(method.before_posthoc(), method)
         self.texts = texts
         self._rules = {key: method.make_rule() for key, method in self.methods.items()}
+        for rule in self._rules.values():
+            rule.check(texts.encoder.name, texts.classes.labels)
         self.ordered = any(rule.ordered for rule in self._rules.values())
         self.states: dict[str, State] = {
             key: rule.start(texts.init_features()[0])

@@ -42,15 +42,20 @@ def header(
         "ordered": is_ordered(config),
         "init_kind": init_kind(config),
         "config_hash": config.digest(),
-        "methods": {
-            method.name: {**method.settings(), **({"absolute_lr": rates[method.name]} if method.name in rates else {})}
-            for method in methods
-        },
+        "methods": {method.name: {**method.settings(), **_chosen(method, sets, rates)} for method in methods},
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),
         "device": device_name(config.device),
     }
+
+
+def _chosen(method: Method, sets: Mapping[str, ImageSet], rates: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that follow from the model or the datasets: absolute learning rates, and published values."""
+    published = {name: method.on_dataset(name) for name in sets}
+    values = {name: dict(on.rule_options) for name, on in published.items() if on is not method}
+    found = {"absolute_lr": rates.get(method.name), "published": values}
+    return {name: value for name, value in found.items() if value}
 
 
 def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
