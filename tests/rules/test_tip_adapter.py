@@ -17,8 +17,17 @@ from poise.cli.app import app
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
-from poise.rules.tip_adapter import START, LabelledCache, choose_weights, load_cache, make_cache, save_cache
+from poise.rules.tip_adapter import (
+    START,
+    LabelledCache,
+    LabelledCacheAdapter,
+    choose_weights,
+    load_cache,
+    make_cache,
+    save_cache,
+)
 from poise.storage import hash_names
+from poise.testing import RULE_CHECKS, example_images
 from poise.tuning import Tuner
 
 LABELS = ["cat", "dog", "cup"]
@@ -91,6 +100,14 @@ def test_a_missing_last_label_is_no_problem(tmp_path: Path) -> None:
     cache = LabelledCache(keys, targets[:6], tuner_name(), hash_names(LABELS), 1.0, 1.0)
     save_cache(tmp_path / "b.safetensors", cache)
     assert tuner(tmp_path / "b.safetensors").predict(features)["tip-adapter"].logits.shape == (9, 3)
+
+
+def test_it_conforms(tmp_path: Path) -> None:
+    out = example_images(images=6)
+    cache = LabelledCache(out.image_features[:, 0], torch.arange(6) % 5, "", "", 2.0, 3.0)
+    save_cache(tmp_path / "c.safetensors", cache)
+    for check in RULE_CHECKS[1:]:  # the first one has other labels too
+        check(LabelledCacheAdapter(str(tmp_path / "c.safetensors")))
 
 
 def tuner_name() -> str:

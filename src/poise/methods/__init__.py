@@ -13,7 +13,7 @@ from poise.methods.lookup import (
     register,
     unregister,
 )
-from poise.methods.recipe import BAR, About, Method, Step, Term
+from poise.methods.method import BAR, About, Method, Step, Term
 
 __all__ = [
     "BAR", "GROUPS", "About", "Method", "Step", "Term", "canonical", "every_name", "expand", "get", "methods", "names",

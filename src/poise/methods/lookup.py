@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.methods.recipe import BAR, Method, Step, Term, parameters
+from poise.methods.method import BAR, Method, Step, Term, parameters
 from poise.posthoc import posthoc
 from poise.registry import Registry, check_options
 from poise.rules import rules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poise.methods.lookup import register
-from poise.methods.recipe import About, Method, Term
+from poise.methods.method import About, Method, Term
 
 for _method in (
     Method(name="zero-shot", steps=0, about=About(

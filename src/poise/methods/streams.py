@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poise.methods.lookup import register
-from poise.methods.recipe import About, Method
+from poise.methods.method import About, Method
 
 for _method in (
     Method(name="tda", rule="tda", about=About(

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from poise.adamw import AdamW, Parameters
 from poise.encoding.class_texts import ClassTexts, joined
 from poise.methods import Method
-from poise.tuning.adamw import AdamW, Parameters
 from poise.tuning.answer import Solution, init_solution
 from poise.tuning.gradient import Features, ObjectiveGradient
 from poise.types import Outputs, Prompt
