@@ -93,3 +93,7 @@ def test_options_of_another_type_are_refused(options: dict[str, object]) -> None
         methods.get("tpt", **options)
     with pytest.raises(InvalidOptionError, match="weight"):
         methods.get("c-tpt", weight="heavy")
+    with pytest.raises(InvalidOptionError, match="The option 'alpha' of 'tda' is 'x'"):
+        methods.get("tda", alpha="x")
+    with pytest.raises(InvalidOptionError, match=r"lr is '0.3rms', and the rule 'tps' tunes no context"):
+        methods.get("tps", lr="0.3rms")

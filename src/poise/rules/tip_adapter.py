@@ -53,13 +53,13 @@ class LabelledCacheAdapter(Rule):
 
     Args:
         file: what `poise fit tip-adapter` wrote.
-        alpha: weight of the cache, for a logit scale of 100; below 0, the one in the file.
-        beta: sharpness of the cache; below 0, the one in the file.
+        alpha: weight of the cache, for a logit scale of 100; None for the one in the file.
+        beta: sharpness of the cache; None for the one in the file.
     """
 
     file: str = ""
-    alpha: float = -1.0
-    beta: float = -1.0
+    alpha: float | None = None
+    beta: float | None = None
 
     labelled = True
 
@@ -67,6 +67,12 @@ class LabelledCacheAdapter(Rule):
     def reads_views(self) -> bool:
         """The plain view is enough."""
         return False
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < torch.inf:
+                raise InvalidOptionError(f"{name} is {value!r}.", hint="It must be 0 or above.")
 
     def check(self, model: str, labels: Sequence[str]) -> None:
         """Refuse a file that was made for another model or other labels."""
@@ -86,8 +92,8 @@ class LabelledCacheAdapter(Rule):
     def __call__(self, out: Outputs, head: LogitHead) -> RuleAnswer:
         """Return the logits [B, C] of the plain views."""
         logits, cache = out.logits[:, 0], self.cache
-        alpha = cache.alpha if self.alpha < 0 else self.alpha
-        beta = cache.beta if self.beta < 0 else self.beta
+        alpha = cache.alpha if self.alpha is None else self.alpha
+        beta = cache.beta if self.beta is None else self.beta
         votes = one_hot(cache.targets, logits.shape[-1]).to(logits)
         affinity = _affinity(out.image_features[:, 0].to(logits.dtype), cache.keys.to(logits), beta)
         return RuleAnswer(logits + alpha * head.scale / SCALE * (affinity @ votes))
