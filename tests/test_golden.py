@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file
 
 from poise import methods
+from poise.adamw import AdamW
 from poise.backbones import load_model
 from poise.objectives import Dispersion, Entropy, Orthogonality, select_views
 from poise.prompts import tokenise
 from poise.tuning import Tuner
-from poise.tuning.adamw import AdamW
 from poise.types import Outputs
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -61,7 +61,7 @@ def test_every_term_sees_the_methods_target() -> None:
 
 
 def test_methods_of_others_work_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "methods", copy.deepcopy(methods.methods))
+    monkeypatch.setattr(methods.lookup, "methods", copy.deepcopy(methods.methods))
     mine = methods.register(Method(name="mine", terms=(Term("divergence"), Term("dispersion", 5.0))))
     assert methods.names()[-1] == "mine"
     assert methods.get("mine", weight=3.0).terms[1].weight == 3.0
@@ -93,3 +93,7 @@ def test_options_of_another_type_are_refused(options: dict[str, object]) -> None
         methods.get("tpt", **options)
     with pytest.raises(InvalidOptionError, match="weight"):
         methods.get("c-tpt", weight="heavy")
+    with pytest.raises(InvalidOptionError, match="The option 'alpha' of 'tda' is 'x'"):
+        methods.get("tda", alpha="x")
+    with pytest.raises(InvalidOptionError, match=r"lr is '0.3rms', and the rule 'tps' tunes no context"):
+        methods.get("tps", lr="0.3rms")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from poise.inference.pipelines import pipeline
     from poise.inference.results import Failure, Result
     from poise.methods import Method
-    from poise.methods import names as list_methods
+    from poise.methods import every_name as list_methods
     from poise.types import Outputs
 
 __version__ = "0.1.0"
@@ -45,7 +45,7 @@ _HOMES = {  # public name -> module:attribute
     "PoiseError": "poise.errors:PoiseError",
     "Result": "poise.inference.results:Result",
     "list_datasets": "poise.data:names",
-    "list_methods": "poise.methods:names",
+    "list_methods": "poise.methods:every_name",
     "list_models": "poise.backbones:list_models",
     "load_model": "poise.backbones:load_model",
     "objectives": "poise.objectives:",

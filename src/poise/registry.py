@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from poise.errors import InvalidOptionError, UnknownNameError
 
@@ -61,9 +61,10 @@ def check_options(kind: type, values: Mapping[str, Any], owner: str) -> None:
     """Reject values that are not of the type of the dataclass field with that name; messages name the ``owner``."""
     types = get_type_hints(kind)
     for name, value in values.items():
-        wanted = types[name]
-        accepted = (int, float) if wanted is float else wanted
-        if not isinstance(value, accepted) or (wanted is not bool and isinstance(value, bool)):
+        wanted = get_args(types[name]) or (types[name],)  # a union's types
+        accepted = (*wanted, int) if float in wanted else wanted
+        if not isinstance(value, accepted) or (bool not in wanted and isinstance(value, bool)):
+            names = " or ".join(kind.__name__ for kind in wanted)
             raise InvalidOptionError(
-                f"The option '{name}' of {owner} is {value!r}.", hint=f"Give a value of type {wanted.__name__}."
+                f"The option '{name}' of {owner} is {value!r}.", hint=f"Give a value of type {names}."
             )

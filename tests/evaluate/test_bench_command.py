@@ -154,3 +154,34 @@ def test_a_dry_run_says_how_many_images_remain():
     assert "folder:/x: 100 images are for calibration, metrics are of the others" in result.output
     assert "of the other 150" in runner.invoke(app, [*base, "--limit", "250"]).output
     assert isinstance(runner.invoke(app, [*base, "--limit", "100"]).exception, InvalidOptionError)
+
+
+def test_a_relative_learning_rate_is_recorded_with_its_absolute_size(tmp_path):
+    images = make_images(tmp_path / "images", each=1)
+    more = ["--set", "options.all.lr=0.3rms", "--template", "a drawing of a {}."]
+    shown = runner.invoke(app, arguments(images, tmp_path / "runs", *more, "--dry-run"))
+    assert "kld+cats: divergence, temperatures" in shown.output
+    assert "lr 0.3 x RMS of the initial context" in shown.output
+    result = runner.invoke(app, arguments(images, tmp_path / "runs", *more))
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "runs" / "run" / "run.json").read_text())["methods"]["kld+cats"]
+    ((template, number),) = stored["absolute_lr"].items()
+    assert (stored["lr"], template) == ("0.3rms", "a drawing of a {}.")
+    assert f"kld+cats: lr {number:g} for 'a drawing of a {{}}.'" in shown.output
+    absolute = ["--set", f"options.all.lr={number}", "--template", "a drawing of a {}."]
+    result = runner.invoke(app, arguments(images, tmp_path / "absolute", *absolute))
+    assert result.exit_code == 0, result.output
+    rows = [_columns(tmp_path / name / "run", "probs") for name in ("runs", "absolute")]
+    assert rows[0] == rows[1]
+
+
+def test_an_init_that_is_not_fitted_yet_gives_no_relative_learning_rate(tmp_path):
+    images = make_images(tmp_path / "images", each=1)
+    argv = arguments(images, tmp_path / "runs", "--set", "options.all.lr=0.3rms", "--init", "fpp")
+    result = runner.invoke(app, argv)
+    assert isinstance(result.exception, InvalidOptionError)
+    assert "poise fit fpp" in str(result.exception)
+
+
+def _columns(run, name):
+    return [pq.read_table(file, columns=[name]).to_pydict() for file in sorted(run.rglob("*.parquet"))]

@@ -89,7 +89,7 @@ def classify(
     paths = _paths(images)
     from poise import methods
 
-    chosen = methods.names() if method == "all" else [name.strip() for name in method.split(",") if name.strip()]
+    chosen = methods.expand(method)
     options: dict[str, Any] = {
         "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,

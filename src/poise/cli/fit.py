@@ -167,6 +167,24 @@ def stats(
     typer.echo(f"{out}: {list(statistics['mean'].shape)} (layers, tokens, width) over {len(images)} images")
 
 
+@app.command("tip-adapter")
+def tip_adapter(
+    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    augment: Augment = 10, cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto",
+) -> None:  # fmt: skip
+    """Make the cache of Tip-Adapter: the features of a few labelled images per class, and its two weights."""
+    from poise.encoding.class_texts import ClassTexts
+    from poise.prompts import init_prompt, tokenise
+    from poise.rules.tip_adapter import make_cache, save_cache
+
+    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
+    features = _features(images, encoder, augment, seed, cache)
+    classes = tokenise(encoder, images.classes, images.template, repeats=True)
+    made = make_cache(ClassTexts(encoder, classes, init_prompt(encoder, classes)), features.features, features.labels)
+    save_cache(out, made)
+    typer.echo(f"{out}: {len(made.keys)} images for {made.model}, alpha {made.alpha:g}, beta {made.beta:g}")
+
+
 @convert_app.command("coop")
 def convert_coop(
     source: Source, out: Target, model: TrainedOn = "ViT-B-16/openai", position: Position = "end",

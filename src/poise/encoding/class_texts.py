@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import TypeVar
 
 import torch
@@ -75,6 +75,16 @@ class ClassTexts:
         if self._init_features is None:
             self._init_features = self.features(self.init)
         return self._init_features
+
+    @cached_property
+    def init_rms(self) -> float:
+        """The root mean square of the init's context, for learning rates relative to it."""
+        return context_rms(self.init.context)
+
+    @property
+    def scale(self) -> float:
+        """The model's factor from cosine to logit."""
+        return self.encoder.scale
 
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """Logits [B, V, C] of views [B, V, D] for features [B or 1, C, D]; classes of one text have equal logits."""
@@ -192,6 +202,11 @@ def distinct(keys: Sequence[Hashable]) -> tuple[list[int], list[int]]:
         first.setdefault(key, row)
     numbers = {key: number for number, key in enumerate(first)}
     return list(first.values()), [numbers[key] for key in keys]
+
+
+def context_rms(context: Tensor) -> float:
+    """The root mean square of all entries, computed on the CPU, so that it doesn't depend on the device."""
+    return float(context.detach().cpu().double().square().mean().sqrt())
 
 
 def joined(prompts: Sequence[Prompt]) -> Prompt:

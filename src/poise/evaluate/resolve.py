@@ -22,13 +22,12 @@ from poise.views import DEFAULT_ENGINE
 def resolve(config: RunConfig) -> RunConfig:
     """Return ``config`` with "auto" and "all" replaced by what they mean on this machine."""
     place = backbones.resolve(config.device, config.dtype)
-    names = tuple(methods.names()) if config.methods == (ALL_METHODS,) else config.methods
     return replace(
         config,
         device=str(place.device),
         dtype=str(place.dtype).removeprefix("torch."),
         view_engine=DEFAULT_ENGINE if config.view_engine == "auto" else config.view_engine,
-        methods=names,
+        methods=tuple(methods.expand(config.methods)),
         batch_size=config.batch_size or default_batch_size(place.device, config.views),
     )
 
@@ -38,19 +37,30 @@ def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
     return poise.data.open_dataset(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
 
 
-def make_methods(config: RunConfig, *, shift: bool = False) -> list[Method]:
-    """Return the configured methods; with ``shift``, those without a configured weight get the one published for it."""
-    for name in config.options:
-        if name not in (ALL_METHODS, *config.methods):
+def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -> list[Method]:
+    """Return the configured methods.
+
+    Args:
+        config: the run.
+        dataset: for which rules that are told to use published values get them; none by default.
+        shift: whether methods without a configured weight get the one published for distribution shifts.
+    """
+    names = methods.expand(config.methods)
+    given = {methods.canonical(name): options for name, options in config.options.items()}
+    for name in given:
+        if name not in (ALL_METHODS, *names, *(full.partition(methods.BAR)[0] for full in names)):
             methods.get(name)
             raise InvalidOptionError(
                 f"There are options for the method '{name}', which is not run.",
                 hint=f"Leave them out, or add it to the methods: {', '.join(config.methods)}.",
             )
     result = []
-    for name in config.methods:
-        options = {**config.options.get(ALL_METHODS, {}), **config.options.get(name, {})}
+    for name in methods.expand(config.methods):
+        # The options of a method also hold where post-hoc steps follow it.
+        own = dict.fromkeys((ALL_METHODS, name.partition(methods.BAR)[0], name))
+        options = {option: value for key in own for option, value in given.get(key, {}).items()}
         method = methods.get(name, **options)
+        method = method.on_dataset(dataset) if dataset else method
         result.append(method.on_shift() if shift and "weight" not in options else method)
     return result
 
@@ -59,6 +69,7 @@ def check_init(config: RunConfig) -> None:
     """Reject an init, a template or an option of the framework that can't be used, before any data is read."""
     framework = frameworks.get(config.framework)
     framework.parse(config.framework_options)
+    framework.check(make_methods(config))
     if framework.own_templates and config.template:
         raise InvalidOptionError(
             f"The framework '{config.framework}' has its own templates.", hint="Leave out the template."
@@ -85,4 +96,4 @@ def init_kind(config: RunConfig) -> str:
 
 def is_ordered(config: RunConfig) -> bool:
     """Return whether answers depend on earlier images: such a stream is one unit, and never split."""
-    return frameworks.get(config.framework).ordered
+    return frameworks.get(config.framework).ordered or any(method.ordered for method in make_methods(config))

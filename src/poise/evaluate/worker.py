@@ -131,7 +131,7 @@ class Worker:
             tuner = make_tuner(
                 self.encoder,
                 self._classes[dataset],
-                make_methods(self.config, shift=self._images(dataset).shift),
+                make_methods(self.config, dataset=dataset, shift=self._images(dataset).shift),
                 framework=self.config.framework,
                 init=self.config.init,
                 options=self.config.framework_options,

@@ -183,7 +183,8 @@ class Classifier(Generic[R]):
     def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Prediction | Failure]:
         """Yield the methods' answers as arrays, before calibration."""
         # Zero-shot uses the plain view only; the other views are needed for the details.
-        recipe = self.recipe if details or self._tunes() else ViewRecipe(1, self.recipe.seed)
+        reads_views = any(method.reads_views for method in self.methods)
+        recipe = self.recipe if details or reads_views else ViewRecipe(1, self.recipe.seed)
         return self._predictor.run(images, views=recipe)
 
     @overload

@@ -42,7 +42,14 @@ def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method,
     chosen = [method] if isinstance(method, str | Method) else list(method)
     if not chosen:
         raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
-    return tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
+    found = tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
+    streams = [item.name for item in found if item.ordered]
+    if streams:
+        raise InvalidOptionError(
+            f"The answers of {', '.join(streams)} depend on the images before.",
+            hint="Here each image is answered by itself. Run such methods with `poise bench run`.",
+        )
+    return found
 
 
 def check_counts(views: object, batch_size: object) -> None:

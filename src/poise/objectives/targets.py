@@ -98,13 +98,16 @@ class Target:
         order = torch.argsort(scores[:, first:], dim=1, stable=True)
         return order[:, : max(1, int(count * self.selection))] + first
 
+    def logits(self, out: Outputs) -> Tensor:
+        """Return the logits [B, K, C] of the views in the target."""
+        return out.logits.gather(1, self.views(out)[..., None].expand(-1, -1, out.logits.shape[-1]))
+
     def log_probs(self, out: Outputs) -> Tensor:
         """Return the logarithm of p_aug [B, C]."""
-        index = self.views(out)  # [B, K]
-        logits = out.logits.gather(1, index[..., None].expand(-1, -1, out.logits.shape[-1]))  # [B, K, C]
+        logits = self.logits(out)
         if self.temperature is not None:
             logits = logits / self.temperature(logits)[..., None]
-        log_mean = logits.log_softmax(-1).logsumexp(1) - math.log(index.shape[1])
+        log_mean = logits.log_softmax(-1).logsumexp(1) - math.log(logits.shape[1])
         return log_mean.clamp(min=torch.finfo(log_mean.dtype).min)  # so that 0 · log 0 is 0 and never NaN
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poise import methods
+from poise.errors import InvalidOptionError, UnknownNameError
 
 # From Okabe and Ito's palette, which colour-blind readers can tell apart, and three greys
 BLACK, SKY, BLUE, VERMILION = "#000000", "#56b4e9", "#0072b2", "#d55e00"
@@ -24,7 +25,10 @@ def look(method: str) -> methods.About:
     A calibrated method has the colour of the one that it is made from, and another line style.
     """
     name = base(method)
-    about = methods.get(name).about if name in methods.names() else methods.About()
+    try:
+        about = methods.get(name).about
+    except (UnknownNameError, InvalidOptionError):
+        about = methods.About()
     return about if name == method else replace(about, dash="-" if about.dash == ":" else ":")
 
 

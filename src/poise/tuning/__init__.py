@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poise.tuning.adamw import AdamW
+from poise.adamw import AdamW
 from poise.tuning.dynaprompt import DynaPrompt
 from poise.tuning.episodic import Tuner
 from poise.tuning.frameworks import make_tuner

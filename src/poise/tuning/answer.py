@@ -3,61 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from poise.encoding.class_texts import joined
 from poise.methods import Method
+from poise.posthoc import Answered
 from poise.types import Adapted, Outputs, Prompt
 
 
-def make_answer(
-    method: Method,
-    out: Outputs,
-    untuned: Outputs,
-    prompt: Prompt,
-    losses: Tensor,
-    fallback: Tensor,
-    per_image: Callable[[Tensor], Tensor] = lambda rows: rows,
-) -> Adapted:
-    """Return the answers for B images.
+def _same(rows: Tensor) -> Tensor:
+    return rows
 
-    Args:
-        method: the method whose target is reported.
-        out: outputs under the tuned prompts, n rows; ``per_image`` makes [B, ...] of [n, ...].
-        untuned: outputs under the init, B rows.
-        prompt: the tuned prompts [B, ...].
-        losses: the loss at each step [B, steps].
-        fallback: the images [B] that the init answers.
-        per_image: averages over the prompts that one image tuned.
-    """
-    target, reference = method.target(), untuned.logits
-    views = per_image(out.logits)
-    logits = views[:, 0]
+
+@dataclass(frozen=True)
+class Solution:
+    """What tuning, or a rule, came to for B images; methods that differ in post-hoc steps alone share it."""
+
+    out: Outputs  # outputs under the tuned prompts, n rows; ``per_image`` makes [B, ...] of [n, ...]
+    untuned: Outputs  # outputs under the init, B rows
+    prompt: Prompt  # the tuned prompts [B, ...]
+    losses: Tensor  # the loss at each step [B, steps]
+    fallback: Tensor  # the images [B] that the init answers
+    per_image: Callable[[Tensor], Tensor] = _same  # averages over the prompts that one image tuned
+    logits: Tensor | None = None  # the answer [B, C], where it is not that of a view
+
+    def answered(self) -> Answered:
+        """Return what post-hoc steps read."""
+        logits = self.per_image(self.out.logits) if self.logits is None else self.logits[:, None]
+        return Answered(logits, self.untuned.logits, self.per_image(self.out.text_features))
+
+
+def make_answer(method: Method, solution: Solution) -> Adapted:
+    """Return the answers for B images: the solution's, after the method's post-hoc steps."""
+    target, reference, out, answered = method.target(), solution.untuned.logits, solution.out, solution.answered()
+    for step in method.make_posthoc():
+        logits = torch.cat([step(answered)[:, None], answered.logits[:, 1:]], 1)
+        answered = replace(answered, logits=logits)
+    logits = answered.logits[:, 0]
     return Adapted(
         logits=logits,
         probs=logits.softmax(-1),
         init_probs=reference[:, 0].softmax(-1),
-        target_probs=per_image(target.log_probs(out).exp()),
+        target_probs=solution.per_image(target.log_probs(out).exp()),
         confidences=reference.softmax(-1).amax(-1),
         temperatures=target.temperatures(reference),
-        view_labels=views.argmax(-1),
+        view_labels=solution.per_image(out.logits).argmax(-1),
         selected=target.views(out)[: len(reference)],  # rows of one image choose the same views
-        losses=losses,
-        fallback=fallback,
-        prompt=prompt,
-        text_features=per_image(out.text_features),
+        losses=solution.losses,
+        fallback=solution.fallback,
+        prompt=solution.prompt,
+        text_features=answered.text_features,
     )
 
 
-def init_answer(method: Method, untuned: Outputs, init: Prompt, *, failed: bool = False) -> Adapted:
-    """Return the init's answer: nothing was tuned, or nothing could be (``failed``)."""
+def init_solution(untuned: Outputs, init: Prompt, *, failed_steps: int | None = None) -> Solution:
+    """Return the init's answer: nothing was tuned, or nothing could be in so many steps."""
     count = len(untuned.logits)
     prompt = init.map(lambda part: part.expand(count, *part.shape[1:]))
-    losses = untuned.logits.new_full((count, method.steps if failed else 0), torch.nan)
-    return make_answer(method, untuned, untuned, prompt, losses, losses.new_full((count,), failed, dtype=torch.bool))
+    losses = untuned.logits.new_full((count, failed_steps or 0), torch.nan)
+    fallback = torch.full_like(untuned.logits[:, 0, 0], failed_steps is not None, dtype=torch.bool)
+    return Solution(untuned, untuned, prompt, losses, fallback)
 
 
 def stacked(parts: Sequence[Adapted]) -> Adapted:

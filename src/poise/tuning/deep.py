@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.encoding.coupled import Coupled
 from poise.encoding.prompted_views import PromptedViews, pairs
+from poise.errors import InvalidOptionError
 from poise.methods import Method
-from poise.tuning.episodic import EpisodicTuner
-from poise.tuning.gradient import Features
+from poise.tuning.episodic import EpisodicTuner, Start
+from poise.tuning.gradient import Features, ObjectiveGradient
 from poise.tuning.loop import Problem, Scope
 from poise.types import ClassTokens, DualEncoder, Outputs, Prompt
 
@@ -95,22 +95,29 @@ class DeepTuner(EpisodicTuner):
         *,
         views_per_pass: int = 0,
     ) -> None:
+        for method in methods:
+            if method.tunes and any(step.reads_views for step in method.make_posthoc()):
+                raise InvalidOptionError(
+                    f"'{method.name}' needs the tuned logits of all views, and MaPLe's are tuned for some views only.",
+                    hint="Use it with another init, or without this post-hoc step.",
+                )
         super().__init__(methods, ClassTexts(encoder, classes, init.text()))
         self.init = init
         layers = max((objective.token_layers for objective in self._objectives.values()), default=0)
         self._tower = PromptedViews(encoder, tokens_of=layers, views_per_pass=views_per_pass)
 
-    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
+    def _start(self, inputs: Tensor) -> Start:
         flat, states = self._tower.features(inputs, self.init.image_layers())
         images, texts = flat.unflatten(0, inputs.shape[:2]), self.texts.init_features()
         tokens = states.unflatten(0, inputs.shape[:2]) if self._tower.tokens_of else None
         logits, prompt = self.texts.logits(images, texts), self.init.prompt()
         untuned = Outputs(images, texts.expand(len(images), -1, -1), logits, logits, tokens=tokens)
         features = DeepFeatures(texts, images, tokens)
-        return [
-            CoupledProblem(
-                method, self._objectives.get(method.name), self.texts, untuned, prompt, self.init, features,
-                Scope.SHARED, tower=self._tower, views=inputs,
-            )
-            for method in self.methods
-        ]  # fmt: skip
+
+        def problem(method: Method, objective: ObjectiveGradient | None) -> CoupledProblem:
+            return CoupledProblem(
+                method, objective, self.texts, untuned, prompt, self.init, features, Scope.SHARED,
+                tower=self._tower, views=inputs,
+            )  # fmt: skip
+
+        return Start(untuned, prompt, texts, problem)

@@ -24,7 +24,7 @@ from poise.encoding.class_texts import ClassTexts, distinct, joined
 from poise.errors import InvalidOptionError
 from poise.methods import Method
 from poise.objectives import view_entropy
-from poise.tuning.answer import init_answer
+from poise.tuning.answer import init_solution, make_answer
 from poise.tuning.gradient import Features, objective_gradients
 from poise.tuning.loop import Problem, adapt
 from poise.tuning.memory import (
@@ -231,17 +231,18 @@ def answer_next(streams: Sequence[DynaPrompt], images: Tensor) -> list[Adapted]:
         for stream, group, part in zip(active, candidates, encoded.split(sizes), strict=True)
     ]
     answers = {}
-    for stream, state, problem, answer in zip(active, states, problems, adapt(problems, texts), strict=True):
-        if bool(answer.fallback):
+    for stream, state, problem, solution in zip(active, states, problems, adapt(problems, texts), strict=True):
+        if bool(solution.fallback):
             stream.memory.reset(*state)
         else:
             stream.finish(problem)
             stream.picked.append(problem.picked)
-            answers[stream.method.name] = answer
+            answers[stream.method.name] = make_answer(stream.method, solution)
     for stream in streams:
         stream.seen += 1
         if stream.method.name not in answers:
             stream.picked.append([])
-            failed = stream.objective is not None
-            answers[stream.method.name] = init_answer(stream.method, untuned, texts.init, failed=failed)
+            failed_steps = None if stream.objective is None else stream.method.steps
+            solution = init_solution(untuned, texts.init, failed_steps=failed_steps)
+            answers[stream.method.name] = make_answer(stream.method, solution)
     return [answers[stream.method.name] for stream in streams]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +16,10 @@ from poise.errors import InvalidOptionError
 from poise.methods import Method
 from poise.prompts import init_prompt
 from poise.prompts.conditional import Conditional
-from poise.tuning.answer import stacked
-from poise.tuning.gradient import Features, objective_gradients
+from poise.tuning.answer import make_answer, stacked
+from poise.tuning.gradient import Features, ObjectiveGradient, objective_gradients
 from poise.tuning.loop import Problem, Scope, adapt
+from poise.tuning.rule_answers import RuleRunner
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
 MAX_TEXT_FEATURE_ELEMENTS = 1 << 25  # images x methods x classes x width of one group
@@ -47,16 +50,35 @@ class ContextProblem(Problem[Prompt, Features]):
         return self.parameters
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where B images start."""
+
+    untuned: Outputs  # their outputs under the init
+    init: Prompt  # its prompt [B or 1, ...]
+    texts: Tensor  # its text features [B or 1, C, D]
+    problem: Callable[[Method, ObjectiveGradient | None], Problem[Any, Any]]  # what a method solves from there
+
+
 class EpisodicTuner(ABC):
-    """Several methods over one label set; images come in once and serve them all."""
+    """Several methods over one label set; images come in once and serve them all.
+
+    Methods that differ in post-hoc steps alone share one solution. A rule answers beside tuned prompts.
+    """
 
     reads = "features"  # what `predict` takes: features [B, V, D], or views [B, V, 3, S, S]
-    ordered = False  # whether answers depend on the images before
 
     def __init__(self, methods: Sequence[Method], texts: ClassTexts) -> None:
         check_names(methods)
         self.methods, self.texts = tuple(methods), texts
-        self._objectives = objective_gradients(methods, texts.classes)
+        self._tuned = {method.before_posthoc(): method for method in methods if not method.rule}
+        self._objectives = objective_gradients(list(self._tuned.values()), texts.classes)
+        self.rules = RuleRunner(methods, texts)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether answers depend on the images before, as those of some rules do."""
+        return self.rules.ordered
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> dict[str, Adapted]:
@@ -66,26 +88,39 @@ class EpisodicTuner(ABC):
             inputs: features [B, V, D] or normalised views [B, V, 3, S, S], as `reads` says.
         """
         # Text features are [B, C, D] for each method: with many labels, fewer images go together.
-        elements = max(1, len(self.methods)) * self.texts.init_features().numel()
-        groups = [
-            adapt(self._problems(part), self.texts)
-            for part in inputs.split(max(1, MAX_TEXT_FEATURE_ELEMENTS // elements))
-        ]
-        return {method.name: stacked(parts) for method, *parts in zip(self.methods, *groups, strict=True)}
+        elements = max(1, len(self._tuned)) * self.texts.init_features().numel()
+        groups = [self._answers(part) for part in inputs.split(max(1, MAX_TEXT_FEATURE_ELEMENTS // elements))]
+        return {method.name: stacked([group[method.name] for group in groups]) for method in self.methods}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the states of rules along a stream into ``folder``."""
+        self.rules.save(folder)
+
+    def restore(self, folder: str | Path) -> None:
+        """Restore what `save` wrote; answers are then bitwise those of an uninterrupted stream."""
+        self.rules.restore(folder)
+
+    def _answers(self, inputs: Tensor) -> dict[str, Adapted]:
+        start = self._start(inputs)
+        problems = [start.problem(method, self._objectives.get(method.name)) for method in self._tuned.values()]
+        solved = dict(zip(self._tuned, adapt(problems, self.texts), strict=True))
+        solved |= self.rules.solve(start.untuned, start.init, start.texts)
+        return {method.name: make_answer(method, solved[method.before_posthoc()]) for method in self.methods}
 
     @abstractmethod
-    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
-        """One problem per method."""
+    def _start(self, inputs: Tensor) -> Start:
+        """The images under the init."""
 
-    def _context_problems(self, inputs: Tensor, init: Prompt, texts: Tensor, scope: Scope) -> list[ContextProblem]:
-        """The problems of images' features [B, V, D], from an init [1 or B, ...] with text features [1 or B, C, D]."""
+    def _context_start(self, inputs: Tensor, init: Prompt, texts: Tensor, scope: Scope) -> Start:
+        """The start of images' features [B, V, D], from an init [1 or B, ...] with text features [1 or B, C, D]."""
         images = inputs.to(self.texts.encoder.device)
         logits = self.texts.logits(images, texts)  # [B, V, C]
         untuned, features = Outputs(images, texts.expand(len(images), -1, -1), logits, logits), Features(texts)
-        return [
-            ContextProblem(method, self._objectives.get(method.name), self.texts, untuned, init, init, features, scope)
-            for method in self.methods
-        ]
+
+        def problem(method: Method, objective: ObjectiveGradient | None) -> ContextProblem:
+            return ContextProblem(method, objective, self.texts, untuned, init, init, features, scope)
+
+        return Start(untuned, init, texts, problem)
 
 
 class Tuner(EpisodicTuner):
@@ -114,8 +149,8 @@ class Tuner(EpisodicTuner):
         init = init or init_prompt(encoder, classes)
         super().__init__(methods, ClassTexts(encoder, classes, init, tokens_per_pass=tokens_per_pass))
 
-    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
-        return self._context_problems(inputs, self.texts.init, self.texts.init_features(), Scope.SHARED)
+    def _start(self, inputs: Tensor) -> Start:
+        return self._context_start(inputs, self.texts.init, self.texts.init_features(), Scope.SHARED)
 
 
 class ConditionalTuner(EpisodicTuner):
@@ -127,9 +162,9 @@ class ConditionalTuner(EpisodicTuner):
         super().__init__(methods, ClassTexts(encoder, classes, Prompt(init.context[None])))
         self.init = init
 
-    def _problems(self, inputs: Tensor) -> Sequence[Problem[Any, Any]]:
+    def _start(self, inputs: Tensor) -> Start:
         init = self.init.prompt(inputs[:, 0].to(self.init.context))
-        return self._context_problems(inputs, init, self.texts.features(init), Scope.PER_IMAGE)
+        return self._context_start(inputs, init, self.texts.features(init), Scope.PER_IMAGE)
 
 
 def check_names(methods: Sequence[Method]) -> None:

@@ -61,6 +61,7 @@ class Framework:
     options: type[FrameworkOptions] = FrameworkOptions
     ordered: bool = False
     own_templates: bool = False  # so that no other can be given
+    rules: bool = False  # whether methods with a rule can be run in it
 
     def parse(self, values: Mapping[str, Any]) -> FrameworkOptions:
         """Return the options with these names, or raise an error that names the nearest."""
@@ -70,6 +71,16 @@ class Framework:
                 raise UnknownNameError.of(f"option of the framework '{self.name}'", name, known)
         check_options(self.options, values, f"the framework '{self.name}'")
         return self.options(**values)
+
+    def check(self, methods: Sequence[Method]) -> None:
+        """Refuse methods that it can't run."""
+        rules = [] if self.rules else [method.name for method in methods if method.rule]
+        if rules:
+            accepted = [name for name in frameworks if frameworks.get(name).rules]
+            raise InvalidOptionError(
+                f"The framework '{self.name}' tunes prompts, and {', '.join(rules)} answers without.",
+                hint=f"Run methods with a rule in the framework {', '.join(accepted)}.",
+            )
 
 
 def _episodic(
@@ -121,7 +132,7 @@ frameworks: Registry[Framework] = Registry("framework")
 for _framework in (
     Framework(name="tpt", description="episodic: each image is tuned independently", build=_episodic,
               options=EpisodicOptions,
-              inits=("template", "fpp", "coop", "cocoop", "maple")),
+              inits=("template", "fpp", "coop", "cocoop", "maple"), rules=True),
     Framework(name="dynaprompt", description="an online memory of prompts along a stream", build=_online,
               options=DynaPromptOptions, inits=("template", "fpp", "coop"), ordered=True),
     Framework(name="ensemble", description="four templates, each tuned independently; logits averaged",
@@ -155,6 +166,7 @@ def make_tuner(
     """
     row = frameworks.get(framework)
     parsed = row.parse(options or {})
+    row.check(methods)
     start = read_init(init, encoder, classes, on_long_label=on_long_label)
     if start.kind not in row.inits:
         raise InvalidOptionError(

@@ -16,12 +16,12 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from poise.adamw import AdamW, Parameters
 from poise.encoding.class_texts import ClassTexts, joined
 from poise.methods import Method
-from poise.tuning.adamw import AdamW, Parameters
-from poise.tuning.answer import init_answer, make_answer
+from poise.tuning.answer import Solution, init_solution
 from poise.tuning.gradient import Features, ObjectiveGradient
-from poise.types import Adapted, Outputs, Prompt
+from poise.types import Outputs, Prompt
 
 P = TypeVar("P", bound=Parameters)
 F = TypeVar("F", bound=Features)
@@ -52,8 +52,9 @@ class Problem(ABC, Generic[P, F]):
     losses: list[Tensor] = field(default_factory=list)  # [B] per step
 
     def __post_init__(self) -> None:
-        self.optimiser = AdamW(lr=self.method.lr, weight_decay=self.method.weight_decay)
         self.steps = self.method.steps if self.objective is not None else 0
+        rms = self.texts.init_rms if self.steps and self.method.relative_lr else 1.0
+        self.optimiser = AdamW(lr=self.method.absolute_lr(rms), weight_decay=self.method.weight_decay)
 
     @abstractmethod
     def text_prompt(self) -> Prompt:
@@ -89,10 +90,10 @@ class Problem(ABC, Generic[P, F]):
         self.parameters, self.optimiser = self.optimiser.step(self.parameters, gradient)
         self.scope = Scope.PER_IMAGE
 
-    def answer(self) -> Adapted:
+    def solution(self) -> Solution:
         """The answer under the tuned prompt, and the init's for images where something is not finite."""
         if not self.losses:
-            return init_answer(self.method, self.untuned, self.init_prompt)
+            return init_solution(self.untuned, self.init_prompt)
         out, per_image, losses = self.outputs(self.features), self.features.per_image, torch.stack(self.losses, 1)
         # A gradient that is not finite leaves NaN in the parameters for good.
         numbers = [losses, per_image(out.logits[:, 0]), *self.parameters.parts().values()]
@@ -108,7 +109,7 @@ class Problem(ABC, Generic[P, F]):
         )
         init = self.init_prompt.parts()
         prompt = Prompt(**{name: where(init[name], part) for name, part in self.prompt().parts().items()})
-        return make_answer(self.method, out, self.untuned, prompt, losses, bad, per_image)
+        return Solution(out, self.untuned, prompt, losses, bad, per_image)
 
     def _finite(self, rows: Tensor) -> Tensor:
         """Which images [B] have finite numbers only; rows that are not images count for all of them."""
@@ -117,11 +118,11 @@ class Problem(ABC, Generic[P, F]):
 
 
 @torch.no_grad()
-def adapt(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> list[Adapted]:
-    """Take ``method.steps`` AdamW steps of each problem, and return the answers. All start shared, or none."""
+def adapt(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> list[Solution]:
+    """Take ``method.steps`` AdamW steps of each problem, and return the solutions. All start shared, or none."""
     for step in range(max((problem.steps for problem in problems), default=0)):
         _step([problem for problem in problems if step < problem.steps], texts)
-    return [problem.answer() for problem in problems]
+    return [problem.solution() for problem in problems]
 
 
 def _step(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:

@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError
 from poise.methods import Method
 from poise.prompts import init_prompt
-from poise.storage import hash_names, read_tensors, save_tensors
 from poise.tuning.answer import stacked
 from poise.tuning.dynaprompt import DynaPrompt, answer_next
 from poise.tuning.episodic import check_names
 from poise.tuning.memory import PromptMemory
+from poise.tuning.saved_state import identity, read_state, write_state
 from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
 
 _FORMAT = "poise-memory/2"
@@ -65,13 +64,13 @@ class StreamTuner:
 
     def save(self, folder: str | Path) -> None:
         """Write each method's memory into ``folder``."""
-        for name, stream in self.streams.items():
-            save_memory(stream, Path(folder) / f"{name}.safetensors")
+        for stream in self.streams.values():
+            save_memory(stream, Path(folder) / f"{stream.method.file_name}.safetensors")
 
     def restore(self, folder: str | Path) -> None:
         """Restore what `save` wrote; answers are then bitwise those of an uninterrupted stream."""
-        for name, stream in self.streams.items():
-            restore_memory(stream, Path(folder) / f"{name}.safetensors")
+        for stream in self.streams.values():
+            restore_memory(stream, Path(folder) / f"{stream.method.file_name}.safetensors")
 
 
 def save_memory(stream: DynaPrompt, path: str | Path) -> None:
@@ -81,29 +80,12 @@ def save_memory(stream: DynaPrompt, path: str | Path) -> None:
     used = stream.memory.used()
     if used and stream.variant == "described":
         tensors["texts"] = torch.stack([stream.text_features[slot] for slot in used])
-    facts = {**_identity(stream), "order": order, "uses": uses, "seen": stream.seen}
-    save_tensors(path, tensors, {"format": _FORMAT, "facts": json.dumps(facts)})
+    write_state(path, _FORMAT, {**_identity(stream), "order": order, "uses": uses, "seen": stream.seen}, tensors)
 
 
 def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
     """Restore the memory that `save_memory` wrote."""
-    try:
-        tensors, metadata = read_tensors(path)
-    except (FileNotFoundError, SafetensorError, OSError) as problem:
-        raise InvalidCheckpointError(
-            f"'{path}' can't be read: {problem}.", hint="Start the stream from its first image."
-        ) from None
-    if metadata.get("format") != _FORMAT:
-        raise InvalidCheckpointError(
-            f"'{path}' has format {metadata.get('format')!r}.", hint=f"A memory has {_FORMAT!r}."
-        )
-    facts = json.loads(metadata["facts"])
-    for name, ours in _identity(stream).items():
-        if facts.get(name) != ours:
-            raise InvalidCheckpointError(
-                f"The memory's {name} is {facts.get(name)!r}, but this stream's is {ours!r}.",
-                hint="A memory belongs to one model, label set, method and variant.",
-            )
+    tensors, facts = read_state(path, _FORMAT, _identity(stream))
     device = stream.texts.encoder.device
     if not torch.equal(tensors["init"].to(device), stream.memory.init):
         raise InvalidCheckpointError(
@@ -117,9 +99,7 @@ def restore_memory(stream: DynaPrompt, path: str | Path) -> None:
 
 def _identity(stream: DynaPrompt) -> dict[str, object]:
     return {
-        "model": stream.texts.encoder.name,
-        "labels": hash_names(stream.texts.classes.labels),
-        "template": stream.texts.classes.template,
+        **identity(stream.texts),
         "method": json.dumps(stream.method.settings(), default=str),
         "variant": stream.variant,
         "size": len(stream.memory.order),

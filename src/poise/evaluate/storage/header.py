@@ -15,6 +15,7 @@ import torch
 from poise import __version__
 from poise.errors import RunConflictError
 from poise.evaluate.config import RunConfig
+from poise.evaluate.learning_rates import absolute_rates
 from poise.evaluate.resolve import init_kind, is_ordered
 from poise.storage import slug
 
@@ -34,6 +35,7 @@ def header(
     chosen: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
     """Return the content of ``run.json``; ``chosen`` are the positions of the images that take part, by dataset."""
+    rates = absolute_rates(config, methods, {images.template for images in sets.values()})
     return {
         "format": FORMAT,
         "run": config.run_id,
@@ -43,7 +45,7 @@ def header(
         "init_kind": init_kind(config),
         MODEL: None,  # see `RunFolder.identify`
         "config_hash": config.digest(),
-        "methods": {method.name: method.settings() for method in methods},
+        "methods": {method.name: {**method.settings(), **_chosen(method, sets, rates)} for method in methods},
         "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),
@@ -58,6 +60,14 @@ def check_fingerprint(run: str, stored: str | None, found: str | None) -> None:
             f"The run '{run}' was begun with a model of the fingerprint {stored}; this model's is {found}.",
             hint="Its weights, tokenizer or preprocessing changed. Restore them, or give the run another --name.",
         )
+
+
+def _chosen(method: Method, sets: Mapping[str, ImageSet], rates: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that follow from the model or the datasets: absolute learning rates, and published values."""
+    published = {name: method.on_dataset(name) for name in sets}
+    values = {name: dict(on.rule_options) for name, on in published.items() if on is not method}
+    found = {"absolute_lr": rates.get(method.name), "published": values}
+    return {name: value for name, value in found.items() if value}
 
 
 def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""The registry of methods, and how their names are read: names, groups, and ``METHOD | STEP``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from poise.errors import InvalidOptionError, UnknownNameError
+from poise.methods.method import BAR, Method, Step, Term, parameters
+from poise.posthoc import posthoc
+from poise.registry import Registry, check_options
+from poise.rules import rules
+
+methods: Registry[Method] = Registry("method")
+GROUPS = {
+    "all": "the paper's seven methods, and those of your own package",
+    "peers": "methods of other papers that answer each image by itself",
+    "streams": "methods of other papers that remember the images before",
+    "few-shot": "methods of other papers that need a few labelled images, in a file of `poise fit`",
+}
+_FIXED = ("name", "terms", "cats", "about", "rule", "rule_options", "posthoc")
+
+
+def register(method: Method) -> Method:
+    """Register a method by its name for the command line, the benchmark, tables and figures.
+
+    >>> spread = Method(name="kld+spread", terms=(Term("divergence"), Term("dispersion", 5.0)))
+    >>> register(spread).name in names()
+    True
+    >>> unregister("kld+spread")
+    """
+    if method.about.group not in GROUPS:
+        raise UnknownNameError.of("group of methods", method.about.group, GROUPS)
+    if BAR.strip() in method.name or "," in method.name or method.name in GROUPS:
+        raise InvalidOptionError(
+            f"The method's name is '{method.name}'.",
+            hint=f"A registered name has no bar and no comma, and is none of: {', '.join(GROUPS)}.",
+        )
+    return methods.add(method.name)(method)
+
+
+def unregister(name: str) -> None:
+    """Remove the method called ``name`` from the registry."""
+    methods.remove(name)
+
+
+def names(group: str = "all") -> list[str]:
+    """Return the names of one of `GROUPS` in display order; "all" are the paper's methods and your own.
+
+    >>> "mta" in names("peers")
+    True
+    """
+    if group not in GROUPS:
+        raise UnknownNameError.of("group of methods", group, GROUPS)
+    rows = [methods.get(name) for name in methods]
+    return [row.name for row in sorted(rows, key=lambda row: row.about.order) if row.about.group == group]
+
+
+def every_name() -> list[str]:
+    """Return the names of all methods in display order."""
+    return [name for group in GROUPS for name in names(group)]
+
+
+def expand(chosen: str | Iterable[str]) -> list[str]:
+    """Return the method names that a choice means: groups are replaced by their names, spaces around "|" are uniform.
+
+    Args:
+        chosen: names and groups, as a list or a text with commas.
+
+    >>> expand("tpt, kld+cats|cots")
+    ['tpt', 'kld+cats | cots']
+    """
+    listed = chosen.split(",") if isinstance(chosen, str) else chosen
+    found = [canonical(text) for text in listed if text.strip()]
+    return [name for text in found for name in (names(text) if text in GROUPS else [text])]
+
+
+def canonical(name: str) -> str:
+    """Return a name with one space on each side of "|"."""
+    return BAR.join(part.strip() for part in name.split("|"))
+
+
+def get(name: str, /, **options: Any) -> Method:
+    """Return the method called ``name`` with some of its options changed.
+
+    Args:
+        name: a registered method, or one with post-hoc steps after it: ``"kld+cats | cots"``.
+        options: settings of the target and the optimiser, ``weight`` (of the regulariser, if there is one), the rule's
+            parameters, and, under the name of an objective or a post-hoc step, a dictionary of its parameters. What
+            the method minimises can't be changed, so that a record called "tpt" is TPT: for another objective, make a
+            `Method` with another name.
+
+    >>> get("kld+cats", steps=3).steps
+    3
+    >>> get("c-tpt", weight=30.0).terms[1].weight
+    30.0
+    >>> get("mta | sals", lambda_q=3.0).describe()
+    'mta(lambda_y=0.2, lambda_q=3.0), then sals'
+    """
+    first, *after = canonical(name).split(BAR)
+    method, name = methods.get(first), canonical(name)
+    _check_known(name, method, after, options)
+    steps = tuple(Step(step, _parameters_of(step, name, options)) for step in after)
+    terms = [replace(term, options={**term.options, **_parameters_of(term.objective, name, options)})
+             for term in method.terms]  # fmt: skip
+    if "weight" in options:  # on shifted data too
+        check_options(Term, {"weight": options["weight"]}, f"'{name}'")
+        terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
+    of_rule = {option: options.pop(option) for option in _rule_parameters(method) if option in options}
+    check_options(Method, options, f"'{name}'")
+    if of_rule and isinstance(make := rules.get(method.rule), type):
+        check_options(make, of_rule, f"'{name}'")
+    if after:
+        steps, options["about"] = (*method.posthoc, *steps), _about(method, after)
+    return replace(
+        method, **{"name": name, "terms": tuple(terms), "posthoc": steps or method.posthoc,
+                   "rule_options": {**method.rule_options, **of_rule}, **options},
+    )  # fmt: skip
+
+
+def _about(method: Method, after: list[str]) -> Any:
+    about = method.about
+    return replace(about, description=f"{method.name}, then {', then '.join(after)}", dash=":")
+
+
+def _rule_parameters(method: Method) -> list[str]:
+    """The rule's parameters that are not the method's."""
+    shared = method.shared_with_rule() if method.rule else {}
+    return [option for option in parameters(rules.get(method.rule)) if option not in shared] if method.rule else []
+
+
+def _check_known(name: str, method: Method, after: list[str], options: Mapping[str, Any]) -> None:
+    known = [entry.name for entry in dataclasses.fields(Method) if entry.name not in _FIXED]
+    known += ["weight"] if len(method.terms) == 2 else []
+    known += [*(term.objective for term in method.terms), *_rule_parameters(method), *after]
+    for step in after:
+        posthoc.get(step)
+    for option in options:
+        if option in _FIXED:
+            raise InvalidOptionError(
+                f"The option '{option}' would make '{name}' another method.",
+                hint="Make a Method with another name, and poise.methods.register it.",
+            )
+        if option not in known:
+            raise UnknownNameError.of(f"option of the method '{name}'", option, known)
+
+
+def _parameters_of(part: str, name: str, options: dict[str, Any]) -> Mapping[str, Any]:
+    """Remove the parameters of an objective or a post-hoc step from ``options``, and return them."""
+    given = options.pop(part, {})
+    if not isinstance(given, Mapping):
+        kind = "objective" if part not in posthoc else "post-hoc step"
+        raise InvalidOptionError(
+            f"The option '{part}' of '{name}' is {given!r}.", hint=f"Name a parameter of the {kind}: {part}.PARAMETER."
+        )
+    return given

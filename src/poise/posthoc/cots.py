@@ -1,0 +1,90 @@
+"""CoTS: a temperature per image that gives the confident views their zero-shot confidence (Liang et al., 2026).
+
+Ω are the int(V ρ) views, the plain one left out, with the least entropy after the method. τ minimises the mean over Ω
+of (max softmax(z_n / τ) - max softmax(z0_n))², with z0 the logits under the initial prompt; the answer is
+softmax(z_0 / τ). The published code takes 50 steps of an optimiser that the paper does not name. Here the loss is
+minimised exactly, for τ from 0.05 to 20: the best of 64 values, equally spaced in log τ because there may be several
+minima, and from there bisection by the sign of the derivative. τ is 1 where that is as good.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from poise.errors import InvalidOptionError
+from poise.objectives import view_entropy
+from poise.posthoc.steps import Answered, PostHoc, posthoc
+
+_LOWEST, _HIGHEST, _POINTS, _HALVINGS = math.log(0.05), math.log(20.0), 64, 50
+
+
+@posthoc.add("cots")
+@dataclass(frozen=True)
+class ConfidenceMatching(PostHoc):
+    """The answer's logits, divided by the temperature that matches the confident views' zero-shot confidence.
+
+    Args:
+        selection: the fraction of views that are matched.
+    """
+
+    reads_views: ClassVar[bool] = True
+
+    selection: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.selection <= 1:
+            raise InvalidOptionError(
+                f"selection is {self.selection}.", hint="It is a fraction of the views, above 0 and at most 1."
+            )
+
+    def __call__(self, answered: Answered) -> Tensor:
+        """Return the scaled logits [B, C]."""
+        return answered.logits[:, 0] / self.match(answered)[1][:, None]
+
+    def match(self, answered: Answered) -> tuple[Tensor, Tensor]:
+        """Return the confident views' logits [B, K, C] after the method, and the temperatures [B]."""
+        count = answered.logits.shape[1]
+        if count < 2:
+            raise InvalidOptionError("CoTS was given the plain view alone.", hint="Use 2 views or more.")
+        order = torch.argsort(view_entropy(answered.logits[:, 1:]), dim=1, stable=True)
+        index = 1 + order[:, : max(1, min(count - 1, int(count * self.selection)))]
+        index = index[..., None].expand(-1, -1, answered.logits.shape[-1])
+        logits, reference = (part.gather(1, index) for part in (answered.logits, answered.init_logits))
+        return logits, matching_temperatures(logits, top_probability(reference.double())).to(logits.dtype)
+
+
+def top_probability(logits: Tensor) -> Tensor:
+    """Return the largest probability [...] of logits [..., C]."""
+    return 1 / (logits - logits.amax(-1, keepdim=True)).exp().sum(-1)
+
+
+def matching_temperatures(logits: Tensor, confidences: Tensor) -> Tensor:
+    """Return the temperatures [B], in float64, at which views' logits [B, K, C] have these confidences [B, K]."""
+    below = logits.double() - logits.double().amax(-1, keepdim=True)  # [B, K, C], at most 0
+
+    def loss(log_temperature: Tensor) -> Tensor:
+        scaled = below * (-log_temperature).exp()[:, None, None]
+        return (top_probability(scaled) - confidences).square().mean(1)
+
+    def rises(log_temperature: Tensor) -> Tensor:
+        scaled = below * (-log_temperature).exp()[:, None, None]
+        weights = scaled.exp()
+        confidence = 1 / weights.sum(-1)
+        change = confidence.square() * (weights * scaled).sum(-1)  # derivative of the confidence
+        return ((confidence - confidences) * change).mean(1) > 0
+
+    grid = torch.linspace(_LOWEST, _HIGHEST, _POINTS, dtype=below.dtype, device=below.device)
+    one = torch.zeros_like(below[:, 0, 0])
+    best = torch.stack([loss(point.expand_as(one)) for point in grid]).argmin(0)
+    low, high = grid[(best - 1).clamp(min=0)], grid[(best + 1).clamp(max=_POINTS - 1)]
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        above = rises(middle)
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+    found = 0.5 * (low + high)
+    return torch.where(loss(one) <= loss(found), one, found).exp()

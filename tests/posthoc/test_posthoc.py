@@ -1,0 +1,96 @@
+"""Post-hoc steps: the published numbers, and what they do at the edges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracles import peers as plain
+from peer_cases import GOLDEN, Case, cases
+from safetensors.torch import load_file
+
+from poise.errors import InvalidOptionError
+from poise.posthoc import Answered, posthoc
+from poise.posthoc.cots import ConfidenceMatching, matching_temperatures
+from poise.posthoc.e_cots import AveragedMatching, mean_pair_cosine
+from poise.posthoc.sals import RangeScaling
+from poise.testing import POSTHOC_CHECKS, example_images, parametrize_checks
+
+
+@parametrize_checks(POSTHOC_CHECKS, {name: posthoc.get(name) for name in posthoc})
+def test_steps_conform(make, check) -> None:
+    check(make())
+
+
+def plain_view(tuned: torch.Tensor, zero_shot: torch.Tensor) -> Answered:
+    return Answered(tuned[:, None], zero_shot[:, None], torch.zeros(len(tuned), tuned.shape[1], 2))
+
+
+@pytest.mark.parametrize("case", cases("sals"), ids=lambda case: case.id)
+def test_sals_equals_the_published_numbers(case: Case) -> None:
+    tuned, zero_shot = case.inputs["tuned"], case.inputs["zero_shot"]
+    logits, expected = RangeScaling()(plain_view(tuned, zero_shot)), case.outputs["logits"]
+    flat = expected.isnan().any(-1)  # the published code divides by zero; here the zero-shot logits answer
+    torch.testing.assert_close(logits[~flat], expected[~flat], rtol=0, atol=1e-9)
+    assert torch.equal(logits[flat], zero_shot[flat])
+
+
+def test_sals_by_hand() -> None:
+    tuned, zero_shot = torch.tensor([[12.0, 9.0, 4.0, 7.5]]), torch.tensor([[8.0, 7.0, 3.0, 5.0]])
+    assert RangeScaling()(plain_view(tuned, zero_shot)).tolist() == [[8.0, 6.125, 3.0, 5.1875]]
+
+
+def described() -> Answered:
+    tensors = load_file(GOLDEN / "peers.safetensors")
+    logits = tensors["read.views"][None]
+    tuned = 1.7 * logits + torch.tensor([0.5, -0.2, 0.0, 0.1], dtype=torch.float64)
+    return Answered(tuned, logits, tensors["read.text"][None])
+
+
+def test_cots_equals_the_numbers_of_the_formulas() -> None:
+    answered = described()
+    _, temperature = ConfidenceMatching(0.3).match(answered)
+    assert temperature.item() == pytest.approx(1.7726740940726189, rel=1e-7)  # by golden section, to about 1e-8
+    probs = ConfidenceMatching(0.3)(answered).softmax(-1)[0].tolist()
+    assert probs == pytest.approx(
+        [0.9988659989177328, 2.366600513348051e-09, 0.0011307620992506027, 3.2366164162887683e-06], abs=1e-9
+    )
+    assert mean_pair_cosine(answered.text_features).item() == pytest.approx(0.7158437291335359, abs=1e-12)
+    probs = AveragedMatching(0.3)(answered).softmax(-1)[0].tolist()
+    assert probs == pytest.approx(
+        [0.9984936245298702, 2.8353656289669024e-09, 0.001160697038837989, 0.0003456755959263274], abs=1e-9
+    )
+
+
+def test_temperatures_minimise_the_loss() -> None:
+    out = example_images(images=12, views=5)
+    tuned, confidences = 3 * out.logits, example_images(images=12, views=5, seed=7).logits.softmax(-1).amax(-1)
+    found = matching_temperatures(tuned, confidences)
+    grid = torch.logspace(-1.301, 1.301, 400, dtype=torch.float64).clamp(0.05, 20).tolist()
+    for row, temperature in enumerate(found.tolist()):
+        best = min(plain.matching_loss(tuned[row], confidences[row], value) for value in grid)
+        assert plain.matching_loss(tuned[row], confidences[row], temperature) <= best + 1e-12
+
+
+def test_zero_shot_keeps_temperature_one_also_if_saturated() -> None:
+    logits = example_images().logits
+    for scale in (1.0, 1e6):
+        answered = Answered(scale * logits, scale * logits, torch.ones(4, 5, 3, dtype=torch.float64))
+        assert ConfidenceMatching().match(answered)[1].tolist() == [1.0] * 4
+
+
+def test_temperatures_have_bounds() -> None:
+    logits = torch.tensor([[[50.0, 0.0]]])
+    assert matching_temperatures(logits, torch.tensor([[0.5]])).item() == pytest.approx(20)
+    assert matching_temperatures(logits / 5000, torch.tensor([[1.0]])).item() == pytest.approx(0.05)
+
+
+def test_cots_leaves_out_the_plain_view_and_needs_another() -> None:
+    answered = described()
+    changed = answered.init_logits.clone()
+    changed[:, 0] = 0
+    other = Answered(answered.logits, changed, answered.text_features)
+    assert torch.equal(ConfidenceMatching(0.3)(other), ConfidenceMatching(0.3)(answered))
+    with pytest.raises(InvalidOptionError, match="2 views or more"):
+        ConfidenceMatching()(Answered(answered.logits[:, :1], answered.init_logits[:, :1], answered.text_features))
+    with pytest.raises(InvalidOptionError, match="fraction of the views"):
+        ConfidenceMatching(0.0)
