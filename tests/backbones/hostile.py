@@ -226,8 +226,8 @@ ATTACKS: list[Attack] = [
         ("resample", 9, "resample is 9"), ("resample", "x", "resample is 'x'"), ("resample", [], "resample is list"),
         ("do_normalize", False, "do_normalize is False"), ("rescale_factor", 1, "rescale_factor is 1"),
     ]),
-    *[Attack(f"json-{name}", base, raw(CONFIGS[file], content), words) for base, file in (("vit", "oc"), ("clip", "tf"))
-      for name, content, words in (
+    *[Attack(f"json-{base}-{name}", base, raw(CONFIGS[file], content), words)
+      for base, file in (("vit", "oc"), ("clip", "tf")) for name, content, words in (
         ("empty", b"", "not valid JSON"), ("nan", b'{"model_cfg": NaN}', "NaN is not a JSON number"),
         ("deep-lists", b"[" * 10**5, "not valid JSON"), ("deep-objects", b'{"a":' * 10**5, "not valid JSON"),
         ("not-utf8", b"\xff\xfe{}", "not valid JSON"), ("digits", b'{"a": ' + b"9" * 10**5 + b"}", "not valid JSON"),

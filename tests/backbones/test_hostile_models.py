@@ -155,3 +155,15 @@ def test_a_text_tower_of_the_hub_is_built_from_known_keys(tmp_path: Path, monkey
     with pytest.raises(InvalidCheckpointError, match="auto_map"):
         build(config, None)
     assert "model_type" in HUGGING_FACE_TEXT.required
+
+
+def test_a_model_of_the_hub_is_checked_like_a_folder(bases: dict[str, Path], tmp_path: Path, monkeypatch) -> None:
+    copied(bases["hf"], tmp_path / "model")
+    monkeypatch.setattr(hub, "fetch", lambda repo, names, cache_dir=None: tmp_path / "model" / names[0])
+    monkeypatch.setattr(hub, "fetch_folder", lambda repo, patterns, cache_dir=None, *, needs: tmp_path / "model")
+    ours = load_model(f"local-dir:{bases['hf']}", device="cpu")
+    assert fingerprint(load_model("hf-hub:org/model", device="cpu")) == fingerprint(ours)
+    edit("tok", "auto_map", {"AutoTokenizer": ["tokenization_evil.Evil", None]})(tmp_path / "model")
+    with pytest.raises(InvalidCheckpointError, match="auto_map"):
+        load_model("hf-hub:org/model", device="cpu")
+    assert not (tmp_path / "ran").exists()

@@ -46,6 +46,11 @@ def configure(folder, change, name: str = "open_clip_config.json") -> None:
         ("ViT-B-16/openal", "'ViT-B-16/openai'"),
         ("ViT-B16/openai", "'ViT-B-16/openai'"),
         ("nothing like it", "Accepted"),
+        ("poket", "'pocket'"),
+        ("Tiny", "'tiny'"),
+        ("localdir:/models/mine", "'local-dir:PATH'"),
+        ("hf_hub:org/model", "'hf-hub:ORG/REPO'"),
+        ("transformer:org/model", "'transformers:ORG/REPO or PATH'"),
     ],
 )
 def test_an_unknown_name_gets_suggestions(name, guess):

@@ -33,7 +33,7 @@ def draw(ids: Collection[str], number: int) -> frozenset[str]:
 
 def check_calibration(config: RunConfig) -> None:
     """Refuse a number of calibration images that can't give what was asked for, and answers that depend on order."""
-    from poise.tuning.frameworks import frameworks
+    from poise.evaluate.resolve import is_ordered
 
     if config.calibrate == 0:
         for name in ("coverage", "max_error"):
@@ -48,12 +48,11 @@ def check_calibration(config: RunConfig) -> None:
             f"images, and a certified error of at most {config.max_error:g} at least {for_error}.",
             hint="Give more images, or set lower levels, such as --set coverage=0.8 --set max_error=0.1.",
         )
-    if frameworks.get(config.framework).ordered:
-        fitting = ", ".join(name for name in frameworks if not frameworks.get(name).ordered)
+    if is_ordered(config):
         raise InvalidOptionError(
-            f"'calibrate' is {config.calibrate}, and answers of the framework '{config.framework}' depend on images "
-            f"before them: calibration images would not be like the others.",
-            hint=f"Use one of {fitting}, or leave out 'calibrate'.",
+            f"'calibrate' is {config.calibrate}, and some answers depend on the images before: calibration images would "
+            "not be like the others.",
+            hint="Leave out 'calibrate', or the framework and the methods that learn from a stream.",
         )
 
 
