@@ -51,10 +51,10 @@ def _posthoc() -> Table:
     rows = [posthoc.get(name)() for name in posthoc]
     texts = (
         (name, "all views" if row.reads_views else "the answer", "kept" if row.keeps_label else "may change",
-         _first_line(row))
+         row.citation, _first_line(row))
         for name, row in zip(posthoc, rows, strict=True)
     )  # fmt: skip
-    return _table(("Name", "Reads", "Label", "Description"), texts)
+    return _table(("Name", "Reads", "Label", "Citation", "Description"), texts)
 
 
 def _rules() -> Table:
