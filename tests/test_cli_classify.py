@@ -200,6 +200,13 @@ def test_all_methods_and_a_single_label(folder: Path) -> None:
     assert {row["entropy"] for row in rows} == {"0.0"}
 
 
+def test_groups_and_posthoc_steps(folder: Path) -> None:
+    done = run(str(folder / "a.png"), "--labels", "cat,dog", "--method", "peers,tpt|cots", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["method"] for row in rows] == [*methods.names("peers"), "tpt | cots"]
+    assert all(row["fallback"] == "False" for row in rows)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_told_in_one_line() -> None:
     command = [sys.executable, "-c", "from poise.cli import main; main()", "list", "methods"]
