@@ -201,7 +201,8 @@ def test_all_methods_and_a_single_label(folder: Path) -> None:
 
 
 def test_groups_and_posthoc_steps(folder: Path) -> None:
-    done = run(str(folder / "a.png"), "--labels", "cat,dog", "--method", "peers,tpt|cots", "--format", "csv")
+    chosen = ["--labels", "cat,dog", "--method", "peers,tpt|cots", "--format", "csv"]
+    done = CliRunner().invoke(app, ["classify", str(folder / "a.png"), *chosen, *TINY, "--views", "6"])
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["method"] for row in rows] == [*methods.names("peers"), "tpt | cots"]
     assert all(row["fallback"] == "False" for row in rows)
