@@ -1,8 +1,8 @@
 """Speed of poise against the plain published loop, in one run: ``python benchmarks/speed.py --help``.
 
-Parts: compute (the whole step, from views), text (the text tower, from features), methods (seven against one), classes
-(time and memory by the number of labels), views (cut on the device against PIL), end (from JPEG bytes to
-probabilities).
+Parts: compute (the whole step, from views), text (the text tower, from features), methods (seven against one), peers
+(other papers' methods, against bare encoding), classes (time and memory by the number of labels), views (cut on the
+device against PIL), end (from JPEG bytes to probabilities).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner
 from poise.views import make_views, make_views_batched
 
-PARTS = ("compute", "text", "methods", "classes", "views", "end")
+PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end")
 
 
 def compute(bench: Bench) -> None:
@@ -81,6 +81,26 @@ def several(bench: Bench) -> None:
         tuner = bench.tuner(classes, chosen)
         times[name] = bench.milliseconds(lambda t=tuner: t.predict(bench.encoder.encode_images(views))) / options.batch
     bench.note("methods", one_ms=times["one"], seven_ms=times["seven"], ratio=times["seven"] / times["one"])
+
+
+def peers(bench: Bench) -> None:
+    """Measure each method that tunes no prompt, each other one, and all together, as shares of encoding the views."""
+    options = bench.options
+    views = _random_views(bench)
+    with torch.no_grad():
+        features = bench.encoder.encode_images(views)
+        bare = bench.milliseconds(lambda: bench.encoder.encode_images(views)) / options.batch
+    single = ["zero-shot", "zero-shot | sals", "zero-shot | cots", "zero-shot | e-cots", *methods.names("peers")]
+    together = [*methods.names(), *methods.names("peers"), "kld+cats | cots", "kld+cats | sals", "tpt | cots"]
+    for count in options.classes:
+        classes = tokenise(bench.encoder, labels(count))
+        for chosen in ([[name] for name in [*single, "kld+cats"]]) + [together]:
+            tuner = bench.tuner(classes, chosen)
+            work = partial(tuner.predict, features)
+            ours, peak = bench.milliseconds(work) / options.batch, bench.peak(work)
+            name = chosen[0] if len(chosen) == 1 else f"{len(chosen)} together"
+            bench.note("peers", classes=count, method=name, bare_ms=bare, after_encoding_ms=ours, of_bare=ours / bare,
+                       gib=peak)  # fmt: skip
 
 
 def scaling(bench: Bench) -> None:
@@ -183,7 +203,7 @@ def main() -> int:
     print(
         f"{options.model} with {weights} weights, {where}, torch {torch.__version__}, {options.views} views", flush=True
     )
-    jobs = dict(zip(PARTS, (compute, text, several, scaling, make, end), strict=True))
+    jobs = dict(zip(PARTS, (compute, text, several, peers, scaling, make, end), strict=True))
     for part in options.parts.split(","):
         jobs[part](bench)
     if options.json:

@@ -18,6 +18,32 @@ def test_the_rows_are_the_papers() -> None:
     assert len({row.colour for row in rows}) == len(rows)
 
 
+def test_peers_have_rows_of_their_own() -> None:
+    peers = [methods.get(name) for name in methods.names("peers")]
+    assert {"zero", "mta", "tps", "a-tpt", "soc", "penalty", "zs-norm"} <= {method.name for method in peers}
+    assert all(method.about.description and method.about.citation for method in peers)
+    looks = [(about.colour, about.dash) for about in (methods.get(name).about for name in methods.every_name())]
+    assert len(set(looks)) == len(looks)
+    assert methods.expand("all") == methods.names() == methods.every_name()[:7]
+    with pytest.raises(UnknownNameError, match="group of methods"):
+        methods.names("pears")
+
+
+def test_names_with_steps_are_read_everywhere_alike() -> None:
+    method = methods.get("kld+cats|cots")
+    assert (method.name, method.file_name) == ("kld+cats | cots", "kld+cats--cots")
+    assert method.about.citation == "Choi et al.; Liang et al., 2026"
+    assert (method.about.colour, method.about.dash) == (methods.get("kld+cats").about.colour, ":")
+    assert method.cost == "all views; 1 backward and 1 forward text passes"
+    assert methods.get("zero-shot | sals").cost == "the plain view; no text passes"
+    assert methods.get("tpt").settings().keys() == methods.get("tpt | sals").settings().keys() - {"posthoc"}
+    for name in ("a | b", "a,b", "peers"):
+        with pytest.raises(InvalidOptionError, match="A registered name has no bar and no comma"):
+            methods.register(Method(name=name))
+    with pytest.raises(InvalidOptionError, match="Name a parameter of the post-hoc step"):
+        methods.get("tpt | cots", cots=3)
+
+
 @pytest.mark.parametrize(("name", "weights"), [("c-tpt", (50, 20, 7)), ("o-tpt", (18, 2, 7))])
 def test_published_weights(name: str, weights: tuple[float, float, float]) -> None:
     given = methods.get(name, weight=7.0).on_shift()  # a weight that was given holds on shifts too

@@ -33,7 +33,9 @@ def run_command(
     context: typer.Context,
     data: Annotated[str | None, _option("Folder that contains the datasets.", "data")] = None,
     dataset: Annotated[str | None, _option("Comma-separated datasets (see `poise list datasets`).")] = None,
-    method: Annotated[str | None, _option("Comma-separated methods (see `poise list methods`).", "all")] = None,
+    method: Annotated[
+        str | None, _option("Comma-separated methods or groups (see `poise list methods`).", "all")
+    ] = None,
     model: Annotated[str | None, _option("Model (see `poise list models`).", "pocket")] = None,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
     limit: Annotated[int | None, _option("Images per dataset, a fixed stratified subset.", "all")] = None,
@@ -107,9 +109,11 @@ def compare_command(
     out: OutFile = None,
 ) -> None:
     """Print paired differences between methods, or between settings, with confidence intervals."""
+    from poise.methods import canonical, expand
     from poise.report.compare import comparison
 
-    _print([comparison(runs, method, _names(against), _names(metrics), baseline=baseline)], output, out)
+    chosen, others = canonical(method), expand(against)
+    _print([comparison(runs, chosen, others, _names(metrics), baseline=baseline)], output, out)
 
 
 @app.command("analyse")

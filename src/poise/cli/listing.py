@@ -31,9 +31,40 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], *notes:
 def _methods() -> Table:
     from poise import methods
 
-    rows = [methods.get(name) for name in methods.names()]
-    texts = ((row.name, row.about.description, row.about.citation, row.describe()) for row in rows)
-    return _table(("Name", "Description", "Citation", "Settings"), texts)
+    rows = [methods.get(name) for name in methods.every_name()]
+    texts = (
+        (row.about.group, row.name, row.about.description, ", ".join(row.needs), row.cost, row.about.citation,
+         row.describe())
+        for row in rows
+    )  # fmt: skip
+    return _table(
+        ("Group", "Name", "Description", "Needs", "Cost per image", "Citation", "Settings"), texts,
+        "The name of a group means all of its methods: " + "; ".join(f"{k} ({v})" for k, v in methods.GROUPS.items()),
+        "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
+        "Needs: gradient (through the text tower), stream (images in a fixed order). No method needs labels of images.",
+    )  # fmt: skip
+
+
+def _posthoc() -> Table:
+    from poise.posthoc import posthoc
+
+    rows = [posthoc.get(name)() for name in posthoc]
+    texts = (
+        (name, "all views" if row.reads_views else "the answer", "kept" if row.keeps_label else "may change",
+         row.citation, _first_line(row))
+        for name, row in zip(posthoc, rows, strict=True)
+    )  # fmt: skip
+    return _table(("Name", "Reads", "Label", "Citation", "Description"), texts)
+
+
+def _rules() -> Table:
+    from poise.rules import rules
+
+    return _table(("Name", "Description"), ((name, _first_line(rules.get(name))) for name in rules))
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().partition("\n")[0]
 
 
 def _models() -> Table:
@@ -84,8 +115,7 @@ def _inits() -> Table:
 def _objectives() -> Table:
     from poise.objectives import objectives
 
-    texts = ((name, (objectives.get(name).__doc__ or "").strip().partition("\n")[0]) for name in objectives)
-    return _table(("Name", "Description"), texts)
+    return _table(("Name", "Description"), ((name, _first_line(objectives.get(name))) for name in objectives))
 
 
 def _figures() -> Table:
@@ -103,7 +133,8 @@ def _formats() -> Table:
 
 LISTS: dict[str, Callable[[], Table]] = {
     "models": _models, "methods": _methods, "datasets": datasets, "metrics": _metrics, "frameworks": _frameworks,
-    "inits": _inits, "objectives": _objectives, "figures": _figures, "formats": _formats,
+    "inits": _inits, "objectives": _objectives, "rules": _rules, "posthoc": _posthoc, "figures": _figures,
+    "formats": _formats,
 }  # fmt: skip
 Kind = StrEnum("Kind", list(LISTS))  # type: ignore[misc]
 

@@ -81,8 +81,10 @@ def _columns(adapted: Adapted, init_dispersion: float, texts: bool) -> list[Answ
 
 
 def _dispersion(text_features: Tensor) -> Tensor:
-    """Return the ATFD [B] of unit text features [B, C, D], in float64."""
-    return mean_distance_to_centroid(text_features.detach().double())
+    """Return the ATFD [B] of unit text features [B, C, D], in float64; once if all images share them."""
+    shared = text_features.stride(0) == 0
+    rows = mean_distance_to_centroid((text_features[:1] if shared else text_features).detach().double())
+    return rows.expand(len(text_features))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.methods.method import BAR, Method, Step, Term, parameters
+from poise.methods.method import BAR, About, Method, Step, Term, parameters
 from poise.posthoc import posthoc
 from poise.registry import Registry, check_options
 from poise.rules import rules
@@ -113,16 +113,19 @@ def get(name: str, /, **options: Any) -> Method:
     if of_rule and isinstance(make := rules.get(method.rule), type):
         check_options(make, of_rule, f"'{name}'")
     if after:
-        steps, options["about"] = (*method.posthoc, *steps), _about(method, after)
+        steps, options["about"] = (*method.posthoc, *steps), _about(method, steps)
     return replace(
         method, **{"name": name, "terms": tuple(terms), "posthoc": steps or method.posthoc,
                    "rule_options": {**method.rule_options, **of_rule}, **options},
     )  # fmt: skip
 
 
-def _about(method: Method, after: list[str]) -> Any:
-    about = method.about
-    return replace(about, description=f"{method.name}, then {', then '.join(after)}", dash=":")
+def _about(method: Method, steps: tuple[Step, ...]) -> About:
+    made = [step.build() for step in steps]
+    citations = dict.fromkeys([method.about.citation, *(step.citation for step in made)])
+    description = ", then ".join([method.name, *(step.name for step in steps)])
+    cited = "; ".join(filter(None, citations))
+    return replace(method.about, description=description, citation=cited, dash=made[-1].dash)
 
 
 def _rule_parameters(method: Method) -> list[str]:

@@ -33,6 +33,7 @@ class ConfidenceMatching(PostHoc):
     """
 
     reads_views: ClassVar[bool] = True
+    citation: ClassVar[str] = "Liang et al., 2026"
 
     selection: float = 0.1
 

@@ -23,6 +23,7 @@ class AveragedMatching(ConfidenceMatching):
     """A mean of the scaled predictions of the plain view and of the confident views."""
 
     keeps_label: ClassVar[bool] = False
+    dash: ClassVar[str] = "-."
 
     def __call__(self, answered: Answered) -> Tensor:
         """Return the logarithms of the probabilities [B, C]."""

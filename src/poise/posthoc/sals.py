@@ -7,6 +7,7 @@ initial prompt. Equal logits have no range; the published code then divides by z
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from poise.posthoc.steps import Answered, PostHoc, posthoc
 @dataclass(frozen=True)
 class RangeScaling(PostHoc):
     """The answer's logits in the range of the zero-shot logits."""
+
+    citation: ClassVar[str] = "Murugesan et al., 2024"
+    dash: ClassVar[str] = "--"
 
     def __call__(self, answered: Answered) -> Tensor:
         """Return logits [B, C] with the smallest and largest value of the zero-shot ones."""

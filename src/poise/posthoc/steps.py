@@ -30,6 +30,10 @@ class PostHoc(ABC):
     keeps_label: ClassVar[bool] = True
     """Whether the predicted label stays the same."""
 
+    citation: ClassVar[str] = ""
+    dash: ClassVar[str] = ":"
+    """The line style of methods with this step, in the colour of the method before it."""
+
     @abstractmethod
     def __call__(self, answered: Answered) -> Tensor:
         """Return the logits [B, C] of the answer."""
