@@ -50,8 +50,8 @@ def check_calibration(config: RunConfig) -> None:
         )
     if is_ordered(config):
         raise InvalidOptionError(
-            f"'calibrate' is {config.calibrate}, and some answers depend on the images before: calibration images would "
-            "not be like the others.",
+            f"'calibrate' is {config.calibrate}, and some answers depend on the images before: calibration images "
+            "would not be like the others.",
             hint="Leave out 'calibrate', or the framework and the methods that learn from a stream.",
         )
 
