@@ -41,7 +41,7 @@ def _methods() -> Table:
         ("Group", "Name", "Description", "Needs", "Cost per image", "Citation", "Settings"), texts,
         "The name of a group means all of its methods: " + "; ".join(f"{k} ({v})" for k, v in methods.GROUPS.items()),
         "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
-        "Needs: gradient (through the text tower), stream (images in a fixed order). No method needs labels of images.",
+        "Needs: gradient (through the text tower), stream (images in a fixed order), labels (of a few images).",
     )  # fmt: skip
 
 
