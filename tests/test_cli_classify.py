@@ -200,6 +200,14 @@ def test_all_methods_and_a_single_label(folder: Path) -> None:
     assert {row["entropy"] for row in rows} == {"0.0"}
 
 
+def test_groups_and_posthoc_steps(folder: Path) -> None:
+    chosen = ["--labels", "cat,dog", "--method", "peers,tpt|cots", "--format", "csv"]
+    done = CliRunner().invoke(app, ["classify", str(folder / "a.png"), *chosen, *TINY, "--views", "6"])
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["method"] for row in rows] == [*methods.names("peers"), "tpt | cots"]
+    assert all(row["fallback"] == "False" for row in rows)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_told_in_one_line() -> None:
     command = [sys.executable, "-c", "from poise.cli import main; main()", "list", "methods"]

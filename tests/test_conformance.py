@@ -12,6 +12,9 @@ from torch import Tensor
 from poise import testing
 from poise.backbones import load_model
 from poise.objectives import Entropy
+from poise.posthoc import PostHoc
+from poise.posthoc.sals import RangeScaling
+from poise.rules import Rule, RuleAnswer
 from poise.testing.conformance import run_checks
 from poise.types import Outputs
 
@@ -36,6 +39,42 @@ def test_each_check_of_objectives_passes_a_good_one_and_finds_its_offender(check
     check(entropy)
     with pytest.raises(AssertionError):
         check(OFFENDERS[check.__name__])
+
+
+def mean_logits(out: Outputs, head) -> RuleAnswer:
+    return RuleAnswer(out.logits.mean(1))
+
+
+RULE_OFFENDERS = {
+    "answer_per_image": lambda out, head: RuleAnswer(out.logits),
+    "one_by_one": lambda out, head: RuleAnswer(out.logits[:, 0] - out.logits[:, 0].mean(0)),
+    "free_view_order": lambda out, head: RuleAnswer(out.logits[:, -1]),
+    "rule_precision": lambda out, head: RuleAnswer(out.logits[:, 0] * (2 if out.logits.dtype == torch.float32 else 1)),
+}
+
+
+@pytest.mark.parametrize("check", testing.RULE_CHECKS)
+def test_each_check_of_rules_passes_a_good_one_and_finds_its_offender(check) -> None:
+    def rule(call):
+        return type("Made", (Rule,), {"__call__": lambda self, out, head: call(out, head)})()
+
+    check(rule(mean_logits))
+    with pytest.raises(AssertionError):
+        check(rule(RULE_OFFENDERS[check.__name__]))
+
+
+POSTHOC_OFFENDERS = {
+    "posthoc_answer": lambda answered: -answered.logits[:, 0],  # another label
+    "posthoc_one_by_one": lambda answered: answered.logits[:, 0] / answered.logits.std(),
+}
+
+
+@pytest.mark.parametrize("check", testing.POSTHOC_CHECKS)
+def test_each_check_of_posthoc_steps_passes_a_good_one_and_finds_its_offender(check) -> None:
+    check(RangeScaling())
+    call = POSTHOC_OFFENDERS[check.__name__]
+    with pytest.raises(AssertionError):
+        check(type("Made", (PostHoc,), {"__call__": lambda self, answered: call(answered)})())
 
 
 @pytest.mark.parametrize("check", testing.BACKBONE_CHECKS)

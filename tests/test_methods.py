@@ -9,6 +9,7 @@ import pytest
 from poise import methods
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.methods import Method, Term
+from poise.report.looks import look
 
 
 def test_the_rows_are_the_papers() -> None:
@@ -35,6 +36,8 @@ def test_names_with_steps_are_read_everywhere_alike() -> None:
     assert method.about.citation == "Choi et al.; Liang et al., 2026"
     assert (method.about.colour, method.about.dash) == (methods.get("kld+cats").about.colour, ":")
     assert method.cost == "all views; 1 backward and 1 forward text passes"
+    assert look("kld+cats | cots") == method.about
+    assert look("removed | cots") == look("tpt | removed") == methods.About()
     assert methods.get("zero-shot | sals").cost == "the plain view; no text passes"
     assert methods.get("tpt").settings().keys() == methods.get("tpt | sals").settings().keys() - {"posthoc"}
     for name in ("a | b", "a,b", "peers"):

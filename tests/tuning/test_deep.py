@@ -193,3 +193,13 @@ def test_a_fitted_prompt_comes_back_and_wrong_ones_are_refused(encoder, start, t
 def test_repeated_names_are_refused(encoder, start) -> None:
     with pytest.raises(InvalidOptionError, match="repeat a name"):
         DeepTuner(encoder, classes_of(encoder), [methods.get("tpt")] * 2, start)
+
+
+def test_rules_and_posthoc_steps_from_coupled_prompts(encoder, start) -> None:
+    classes, names = classes_of(encoder), ["tpt", "tpt | sals", "zero-shot | cots", "zero-shot", "mta", "tps | cots"]
+    answers = DeepTuner(encoder, classes, [methods.get(name) for name in names], start).predict(views_of())
+    torch.testing.assert_close(answers["zero-shot | cots"].probs, answers["zero-shot"].probs)
+    assert torch.equal(answers["tpt | sals"].probs.argmax(-1), answers["tpt"].probs.argmax(-1))
+    assert not any(answer.fallback.any() for answer in answers.values())
+    with pytest.raises(InvalidOptionError, match="tuned for some views only"):
+        DeepTuner(encoder, classes, [methods.get("tpt | cots")], start)

@@ -39,7 +39,9 @@ def classify(
     labels: Annotated[str | None, typer.Option(help="Comma-separated labels.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
     model: Annotated[str, typer.Option(help="Model (see `poise list models`).")] = "pocket",
-    method: Annotated[str, typer.Option(help="Comma-separated, or all (see `poise list methods`).")] = "kld+cats",
+    method: Annotated[
+        str, typer.Option(help="Comma-separated methods or groups, such as all (see `poise list methods`).")
+    ] = "kld+cats",
     template: Annotated[
         str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
     ] = None,

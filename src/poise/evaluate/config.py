@@ -193,7 +193,14 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
 
 
 def _path(key: str) -> list[str]:
-    """Split a key at its dots; the name of a method may contain dots, the names of its options do not."""
+    """Split a key at its dots; the name of a method may contain dots, the names of its options do not.
+
+    >>> _path("options.tpt | cots.cots.selection"), _path("options.tpt-1.5.lr")
+    (['options', 'tpt | cots', 'cots', 'selection'], ['options', 'tpt-1.5', 'lr'])
+    """
+    from poise.objectives import objectives
+    from poise.posthoc import posthoc
+
     first, _, rest = key.partition(".")
     if not rest:
         return [key]
@@ -203,7 +210,11 @@ def _path(key: str) -> list[str]:
     if get_origin(types[first]) is not dict:
         tables = ", ".join(name for name, kind in types.items() if get_origin(kind) is dict)
         raise InvalidOptionError(f"'{key}' has a dot, but '{first}' is no table.", hint=f"Tables: {tables}.")
-    return [first, *rest.rsplit(".", 1)] if first == "options" else [first, rest]
+    if first != "options":
+        return [first, rest]
+    method, *parts = rest.rsplit(".", 2)
+    nested = len(parts) == 2 and (parts[0] in objectives or parts[0] in posthoc)
+    return [first, method, *parts] if nested else [first, *rest.rsplit(".", 1)]
 
 
 def check(config: RunConfig) -> None:

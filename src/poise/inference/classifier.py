@@ -59,8 +59,8 @@ class Classifier(Generic[R]):
     Args:
         labels: class names without duplicates. Probabilities are relative to these labels and sum to 1.
         model: a name from `poise.list_models`, or a loaded model.
-        method: how the prompt is tuned for each image: a name from `poise.list_methods` or a `poise.Method`; or a list
-            of them.
+        method: how the prompt is tuned for each image: a name from `poise.list_methods`, with post-hoc steps after it
+            if wanted ("kld+cats | cots"), or a `poise.Method`; or a list of them.
         template: prompt with ``{}`` for the label. None: "a photo of a {}.", or the template of the prompt file that
             ``init`` names.
         context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of

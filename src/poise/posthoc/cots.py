@@ -4,7 +4,7 @@
 of (max softmax(z_n / τ) - max softmax(z0_n))², with z0 the logits under the initial prompt; the answer is
 softmax(z_0 / τ). The published code takes 50 steps of an optimiser that the paper does not name. Here the loss is
 minimised exactly, for τ from 0.05 to 20: the best of 64 values, equally spaced in log τ because there may be several
-minima, and from there bisection by the sign of the derivative. τ is 1 where that is as good.
+minima, and from there sections by the sign of the derivative. τ is 1 where that is as good.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from poise.errors import InvalidOptionError
 from poise.objectives import view_entropy
 from poise.posthoc.steps import Answered, PostHoc, posthoc
 
-_LOWEST, _HIGHEST, _POINTS, _HALVINGS = math.log(0.05), math.log(20.0), 64, 50
+_LOWEST, _HIGHEST, _POINTS = math.log(0.05), math.log(20.0), 64
+_DIGITS = 15  # by which an interval between two of these points is narrowed
+_PER_PASS, _MAX_ELEMENTS = 16, 1 << 26  # temperatures per pass, and numbers of a pass
 
 
 @posthoc.add("cots")
@@ -66,26 +68,31 @@ def top_probability(logits: Tensor) -> Tensor:
 
 def matching_temperatures(logits: Tensor, confidences: Tensor) -> Tensor:
     """Return the temperatures [B], in float64, at which views' logits [B, K, C] have these confidences [B, K]."""
-    below = logits.double() - logits.double().amax(-1, keepdim=True)  # [B, K, C], at most 0
+    below = (logits.double() - logits.double().amax(-1, keepdim=True))[:, None]  # [B, 1, K, C], at most 0
+    wanted = confidences.double()[:, None]  # [B, 1, K]
 
-    def loss(log_temperature: Tensor) -> Tensor:
-        scaled = below * (-log_temperature).exp()[:, None, None]
-        return (top_probability(scaled) - confidences).square().mean(1)
+    def loss(log_temperatures: Tensor) -> Tensor:  # [B or 1, n] -> [B, n]
+        scaled = below * (-log_temperatures).exp()[..., None, None]
+        return (top_probability(scaled) - wanted).square().mean(-1)
 
-    def rises(log_temperature: Tensor) -> Tensor:
-        scaled = below * (-log_temperature).exp()[:, None, None]
+    def rises(log_temperatures: Tensor) -> Tensor:
+        scaled = below * (-log_temperatures).exp()[..., None, None]
         weights = scaled.exp()
         confidence = 1 / weights.sum(-1)
         change = confidence.square() * (weights * scaled).sum(-1)  # derivative of the confidence
-        return ((confidence - confidences) * change).mean(1) > 0
+        return ((confidence - wanted) * change).mean(-1) > 0
 
+    # Few passes with several temperatures each, because on a GPU it is the number of passes that takes time.
+    points = max(1, min(_PER_PASS, _MAX_ELEMENTS // below.numel()))
     grid = torch.linspace(_LOWEST, _HIGHEST, _POINTS, dtype=below.dtype, device=below.device)
-    one = torch.zeros_like(below[:, 0, 0])
-    best = torch.stack([loss(point.expand_as(one)) for point in grid]).argmin(0)
+    best = torch.cat([loss(part[None]) for part in grid.split(points)], 1).argmin(1)
     low, high = grid[(best - 1).clamp(min=0)], grid[(best + 1).clamp(max=_POINTS - 1)]
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        above = rises(middle)
-        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-    found = 0.5 * (low + high)
-    return torch.where(loss(one) <= loss(found), one, found).exp()
+    steps = torch.linspace(0, 1, points + 2, dtype=grid.dtype, device=grid.device)
+    for _ in range(math.ceil(_DIGITS * math.log(10) / math.log(points + 1))):
+        between = low[:, None] + (high - low)[:, None] * steps  # [B, points + 2]
+        rising = torch.nn.functional.pad(rises(between[:, 1:-1]), (0, 1), value=True)
+        first = rising.to(torch.int8).argmax(1, keepdim=True)  # where the loss begins to rise
+        low, high = between.gather(1, first)[:, 0], between.gather(1, first + 1)[:, 0]
+    found, one = 0.5 * (low + high), torch.zeros_like(low)
+    losses = loss(torch.stack([one, found], 1))
+    return torch.where(losses[:, 0] <= losses[:, 1], one, found).exp()

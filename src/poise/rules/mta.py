@@ -52,26 +52,25 @@ class RobustMean(Rule):
         if int(_NEIGHBOURS * (count - 1)) < 1:
             raise InvalidOptionError(f"MTA was given {count} views per image.", hint="Use 5 views or more.")
         mode = self.modes(out.image_features.to(out.logits.dtype), out.logits.softmax(-1))
-        return RuleAnswer(head.logits(mode[:, None], out.text_features)[:, 0])
+        return RuleAnswer(head.logits(mode, out.text_features)[:, 0])
 
     def modes(self, views: Tensor, probs: Tensor) -> Tensor:
-        """Return the robust means [B, D] of views [B, V, D] with predictions [B, V, C]."""
-        affinity = probs @ probs.mT  # [B, V, V]
-        width = 2 * bandwidths(views)  # [B, V]
+        """Return the robust means [B, 1, D] of views [B, V, D] with predictions [B, V, C]."""
+        affinity = (self.lambda_q / self.lambda_y) * (probs @ probs.mT)  # [B, V, V]
+        factor = -0.5 / bandwidths(views)[:, None]  # [B, 1, V]
 
-        def kernel(mode: Tensor) -> Tensor:
-            return (-(views - mode[:, None]).square().sum(-1) / width).exp()
+        def kernel(mode: Tensor) -> Tensor:  # [B, 1, D] -> [B, 1, V]
+            return (_distances(mode, views).square() * factor).exp()
 
         def inliers(weights: Tensor) -> Tensor:
-            agreement = (affinity @ weights[..., None])[..., 0]
-            return ((density + self.lambda_q * agreement) / self.lambda_y).softmax(-1)
+            return torch.baddbmm(density, weights, affinity).softmax(-1)  # the affinity is symmetric
 
         def shift(mode: Tensor) -> Tensor:
-            return torch.nn.functional.normalize(((kernel(mode) * inlierness)[:, None] @ views)[:, 0], dim=-1)
+            return torch.nn.functional.normalize((kernel(mode) * inlierness) @ views, dim=-1)
 
-        mode, inlierness = views[:, 0], torch.full_like(width, 1 / views.shape[1])
+        mode, inlierness = views[:, :1], torch.full_like(factor, 1 / views.shape[1])
         for _ in range(_ROUNDS):
-            density = kernel(mode)
+            density = kernel(mode) / self.lambda_y
             inlierness = _settled(inliers, inlierness)
             mode = _settled(shift, mode)
         return mode
@@ -79,17 +78,21 @@ class RobustMean(Rule):
 
 def bandwidths(views: Tensor) -> Tensor:
     """Return the squared bandwidths [B, V] of views [B, V, D]."""
-    # By differences, not by a product of the views: distances of equal views are then exactly 0.
-    squares = torch.cdist(views, views, compute_mode="donot_use_mm_for_euclid_dist").square()  # [B, V, V]
+    squares = _distances(views, views).square()  # [B, V, V]
     count = views.shape[1]
     squares.diagonal(dim1=1, dim2=2).fill_(torch.inf)
     nearest = squares.topk(int(_NEIGHBOURS * (count - 1)), dim=-1, largest=False).values
     return (0.5 * nearest.mean(-1)).clamp(min=_LEAST)
 
 
+def _distances(one: Tensor, other: Tensor) -> Tensor:
+    """Distances [B, n, m], by differences and not by a product: those of equal vectors are exactly 0."""
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 def _settled(step: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
-    """Repeat ``step`` on rows [B, n], each until it changes by less than a bound. No row waits for the device."""
-    done = torch.zeros_like(value[:, :1], dtype=torch.bool)
+    """Repeat ``step`` on rows [B, 1, n], each until it changes by less than a bound. No row waits for the device."""
+    done = torch.zeros_like(value[..., :1], dtype=torch.bool)
     for _ in range(_REPEATS):
         following = torch.where(done, value, step(value))
         done = done | ((following - value).norm(dim=-1, keepdim=True) < _CHANGE)

@@ -84,6 +84,10 @@ class DynaPrompt:
     ) -> None:
         if variant not in VARIANTS:
             raise InvalidOptionError(f"variant={variant!r} is not accepted.", hint=f"Accepted: {', '.join(VARIANTS)}.")
+        if method.rule:
+            raise InvalidOptionError(
+                f"'{method.name}' tunes no prompt.", hint="Give methods that minimise an objective."
+            )
         context = texts.init.context
         if context.shape[:-2] != (1,) or texts.init.text_layers is not None:
             shapes = {name: list(part.shape) for name, part in texts.init.parts().items()}
