@@ -105,16 +105,13 @@ def _show_rules(encoder: DualEncoder, plain: dict, splits: int) -> None:
             kept = known_classes(len(classes), draw)
             cosines, known = images @ texts[kept].T, np.isin(labels, kept)
             right = kept[cosines.argmax(1)] == labels
-            low = np.quantile(matches(cosines)[known], 0.05)
-            best, matched, level = cosines.max(1), matches(cosines), np.median(matches(blank @ texts[kept].T))
+            best, matched = cosines.max(1), matches(cosines)
+            level, low = np.median(matches(blank @ texts[kept].T)), np.quantile(matched[known], 0.05)
             for rule, rejected in (
                 ("a neutral word matches better than every label", best < (images @ neutral.T).max(1)),
                 ("a broad word matches better than every label", best < (images @ broad.T).max(1)),
                 ("match below the median of images without content", matched < level),
-                (
-                    "for comparison: match below the 5 % quantile of known classes",
-                    matched < low,
-                ),
+                ("for comparison: match below the 5 % quantile of known classes", matched < low),
             ):
                 groups = (known & right, known, ~known)
                 rates.setdefault(rule, []).append(tuple(float(rejected[group].mean()) for group in groups))
@@ -217,7 +214,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=1000, help="images per set")
     parser.add_argument("--splits", type=int, default=10, help="draws of known classes")
     parser.add_argument("--resamples", type=int, default=500)
-    parser.add_argument("--view-images", type=int, default=200, help="images whose views are cut and tuned; 0: none")
+    parser.add_argument("--view-images", type=int, default=0, help="images to tune; 0: none")
     parser.add_argument("--views", type=int, default=9, help="views of these images")
     return parser.parse_args()
 
