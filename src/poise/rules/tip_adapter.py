@@ -30,7 +30,7 @@ from poise.types import Outputs
 
 _FORMAT = "poise-cache/1"
 START = (1.17, 1.0)  # published α and β before the search (ImageNet)
-_LARGEST, _STEPS = (3.0, 7.0), (20, 20)  # of the grid: α, β
+_LARGEST, _STEPS = (10.0, 12.0), (40, 24)  # of the grid: α, β; the widest of the published ranges
 _QUERIES = 2048  # images that the choice is made on, at most
 
 
