@@ -18,6 +18,8 @@ from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
 from poise.rules.tip_adapter import (
+    ALPHAS,
+    BETAS,
     START,
     LabelledCache,
     LabelledCacheAdapter,
@@ -75,8 +77,8 @@ def test_weights_are_those_of_the_best_grid_point() -> None:
     keys, plain = normalize(features[:, 1:].mean(1), dim=-1), features[:, 0]
     logits = torch.randn(9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     losses = {}
-    for beta in [0.1 + 6.9 * step / 20 for step in range(20)]:
-        for alpha in [0.1 + 2.9 * step / 20 for step in range(20)]:
+    for beta in BETAS:
+        for alpha in ALPHAS:
             rows = logits.clone()
             for row in range(9):
                 for other in range(9):

@@ -5,13 +5,15 @@
 α belongs to a logit scale of 100, as in TDA. The published code chooses α and β on a validation split, and for one
 variant on the test set. Here `poise fit tip-adapter` chooses them on the few labelled images alone: each one is
 classified by the keys of all others, and the pair of a grid with the lowest negative log-likelihood is stored with the
-keys. With one image per class there is no other key of the class, so the published start values are stored.
+keys. The grid is wider than the published ones, which end at 10 and 12: where features of images are less alike than
+CLIP's, α must be larger. With one image per class there is no other key of the class, so the published start values are
+stored.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +32,8 @@ from poise.types import Outputs
 
 _FORMAT = "poise-cache/1"
 START = (1.17, 1.0)  # published α and β before the search (ImageNet)
-_LARGEST, _STEPS = (3.0, 7.0), (20, 20)  # of the grid: α, β
+ALPHAS = tuple(round(0.1 * 10 ** (step / 10), 4) for step in range(41))  # 0.1 to 1000
+BETAS = tuple(round(0.1 * 10 ** (step / 8), 4) for step in range(25))  # 0.1 to 100
 _QUERIES = 2048  # images that the choice is made on, at most
 
 
@@ -136,11 +139,11 @@ def choose_weights(keys: Tensor, targets: Tensor, plain: Tensor, logits: Tensor,
     rows = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))[:_QUERIES].to(keys.device)
     votes = one_hot(targets, logits.shape[-1]).to(logits)
     best, chosen = torch.inf, START
-    for beta in _grid(1):
+    for beta in BETAS:
         affinity = _affinity(plain[rows], keys, beta)
         affinity[torch.arange(len(rows)), rows] = 0  # an image doesn't vote on itself
         added = scale / SCALE * (affinity @ votes)
-        for alpha in _grid(0):
+        for alpha in ALPHAS:
             loss = float(cross_entropy(logits[rows] + alpha * added, targets[rows]))
             if loss < best:
                 best, chosen = loss, (alpha, beta)
@@ -175,12 +178,6 @@ def load_cache(path: str | Path) -> LabelledCache:
 
 def _affinity(features: Tensor, keys: Tensor, sharpness: float) -> Tensor:
     return (-sharpness * (1 - features @ keys.mT)).exp()
-
-
-def _grid(axis: int) -> Iterator[float]:
-    """The published grid: from 0.1, in equal steps, below the largest value."""
-    largest, steps = _LARGEST[axis], _STEPS[axis]
-    return (0.1 + (largest - 0.1) * step / steps for step in range(steps))
 
 
 def _check(fact: str, stored: object, needed: object) -> None:
