@@ -139,6 +139,8 @@ def test_fits_minimise_the_oracles_objective(images: int) -> None:
                                         options={"xatol": 1e-9})  # fmt: skip
         np.testing.assert_allclose(np.log(fit_temperature(probs, labels).temperature), best.x, atol=1e-6)
         found = fit_beta(probs, labels)
+        assert found.temperature == fit_temperature(probs, labels).temperature
+        rows = oracle.temperature(rows, found.temperature)
         least = optimize.minimize(lambda x, rows=rows, truth=truth: oracle.beta_objective(rows, truth, *x),
                                   [1.0, 1.0, 0.0], bounds=[(0, None), (0, None), (None, None)],
                                   options={"ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
@@ -148,8 +150,8 @@ def test_fits_minimise_the_oracles_objective(images: int) -> None:
 
 def test_a_bound_of_beta_is_reached() -> None:
     """Confident images are wrong and the others right, so a curve that may fall would fall."""
-    probs = np.concatenate([np.tile([0.95, 0.05], (60, 1)), np.tile([0.55, 0.45], (60, 1))])
-    found = fit_beta(probs, np.repeat([1, 0], 60))
+    probs = np.concatenate([np.tile([0.95, 0.05], (6000, 1)), np.tile([0.55, 0.45], (6000, 1))])
+    found = fit_beta(probs, np.repeat([1, 0], 6000))
     assert min(found.a, found.b) == 0
 
 

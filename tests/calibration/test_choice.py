@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from poise.calibration import Beta, Temperature, choose, fit_beta, fit_temperature
-from poise.calibration.choice import CLEARLY, FEWEST, _held_out
+from poise.calibration.choice import FEWEST, _held_out
 from poise.errors import InvalidOptionError
 
 
@@ -46,7 +46,7 @@ def test_losses_equal_a_plain_cross_validation(images: int) -> None:
     np.testing.assert_allclose(found.losses["temperature"], temperature.mean(), rtol=1e-4)
     np.testing.assert_allclose(found.losses["beta"], beta.mean(), rtol=1e-2)
     np.testing.assert_allclose(found.difference, found.losses["temperature"] - found.losses["beta"], atol=1e-12)
-    clearly = images >= FEWEST and found.difference > CLEARLY * found.standard_error
+    clearly = images >= FEWEST and found.difference > 0
     assert (found.calibrator.name == "beta") == clearly
 
 
@@ -60,7 +60,9 @@ def test_parts_cover_every_image_once_and_spread_the_wrong_ones() -> None:
 
 def test_a_curve_is_found_and_a_temperature_is_enough() -> None:
     assert isinstance(choose(*world(1, 1500, (1.0, 1.0, -2.0)), resamples=20).calibrator, Beta)
-    assert isinstance(choose(*world(2, 1500), resamples=20).calibrator, Temperature)
+    found = [choose(*world(seed, 300), resamples=1) for seed in range(20)]  # a temperature of 1 is the truth
+    assert all(isinstance(one.calibrator, Beta) == (one.difference > 0) for one in found)
+    assert sum(isinstance(one.calibrator, Temperature) for one in found) >= 8
 
 
 @pytest.mark.parametrize("curve", [None, (1.0, 1.0, -2.0)])

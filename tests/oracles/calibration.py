@@ -55,7 +55,7 @@ def temperature_objective(probs: Sequence[Row], labels: Sequence[int], t: float)
 
 
 def beta_objective(probs: Sequence[Row], labels: Sequence[int], a: float, b: float, m: float) -> float:
-    total = ((a - 1) ** 2 + (b - 1) ** 2 + m**2) / 2
+    total = 4 * ((a - 1) ** 2 + (b - 1) ** 2 + m**2) / 2
     for row, y in zip(probs, labels, strict=True):
         q = beta_confidence(max(row), a, b, m)
         total -= math.log(q if list(row).index(max(row)) == y else 1 - q)

@@ -109,25 +109,28 @@ class Temperature(Calibrator):
 @_register
 @dataclass(frozen=True)
 class Beta(Calibrator):
-    """Beta calibration of the top label's confidence c: sigmoid(a ln c - b ln(1 - c) + m); the others share the rest.
+    """Temperature scaling, then beta calibration of the top label's confidence c: sigmoid(a ln c - b ln(1 - c) + m).
 
-    The other classes keep their proportions. Where one of them would overtake the top label, it is limited to just
-    below it, and what is left is shared by the others.
+    The other classes share the rest and keep their proportions. Where one of them would overtake the top label, it
+    is limited to just below it, and what is left is shared by the others.
 
     >>> Beta(1.0, 1.0, -1.0).apply([[0.8, 0.15, 0.05]]).round(4).tolist()
     [[0.5954, 0.3035, 0.1012]]
     """
 
     name = "beta"
-    about = "a curve with three parameters for the top label's confidence"
+    about = "a temperature, then a curve with three parameters for the top label's confidence"
     fit = BetaFit
-    ranges: ClassVar = {"a": (0.0, 1e4), "b": (0.0, 1e4), "m": (-1e4, 1e4)}
+    ranges: ClassVar = {"a": (0.0, 1e4), "b": (0.0, 1e4), "m": (-1e4, 1e4), "temperature": (1e-4, 1e4)}
 
     a: float
     b: float
     m: float
+    temperature: float = 1.0
 
     def _apply(self, table: Table, top: Ints) -> Table:
+        if self.temperature != 1.0:
+            table = Temperature(self.temperature)._apply(table, top)
         rows, classes = np.arange(len(table)), table.shape[1]
         if classes == 1:
             return np.ones_like(table)
@@ -184,7 +187,7 @@ def fit_temperature(probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | No
 
 
 def fit_beta(probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> Beta:
-    """Fit beta calibration of the top label under the weak priors a, b ~ N(1, 1) and m ~ N(0, 1).
+    """Fit a temperature, then beta calibration of the top label with a, b ~ N(1, 1/4) and m ~ N(0, 1/4) as priors.
 
     Args:
         probs: class probabilities [N, C] of labelled images.

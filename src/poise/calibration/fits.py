@@ -1,8 +1,8 @@
 """Penalised likelihood fits of the calibrators, for many weightings of the same images at a time.
 
 Cross-validation and the bootstrap fit the same images again and again with other weights [R, N]. The weak priors
-(log T ~ N(0, 1); a, b ~ N(1, 1), m ~ N(0, 1)) have their mode where nothing is changed. They make fits exist for a
-single image, for images that are all right or all wrong, and for ties; a few dozen images outweigh them.
+(log T ~ N(0, 1); then a, b ~ N(1, 1/4), m ~ N(0, 1/4)) have their mode where nothing is changed. They make fits exist
+for a single image, for images that are all right or all wrong, and for ties; a few dozen images outweigh them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ REACH = 5.0  # |log T| is at most this
 STEP = 0.125  # of log T in the table
 NEWTON_STEPS = 60
 HALVINGS = 30
+PULL = 4.0  # of the prior on (a, b, m): one over its variance
 STILL = 1e-9  # Newton's steps converge quadratically: what is left after a step as small as this is rounding
 ROUNDING = 1e-13  # relative, of a loss
 
@@ -101,6 +102,16 @@ class TemperatureFit(Fit):
                 break
         return np.exp([theta])
 
+    def exact_confidences(self, temperature: float) -> Floats:
+        """Return the confidences [N] at one temperature, not from the table."""
+        out = np.empty(len(self._x))
+
+        def work(rows: slice) -> None:
+            out[rows] = 1 / np.exp(self._x[rows] / temperature).sum(1)
+
+        in_chunks(work, *self._x.shape)
+        return out
+
     def _derivatives(self, theta: float, weights: Floats) -> tuple[float, float]:
         inverse = np.exp(-theta)
         moments = np.empty((2, len(weights)))
@@ -119,28 +130,44 @@ class TemperatureFit(Fit):
 
 
 class BetaFit(Fit):
-    """Fits of (a, b, m): sigmoid(a ln c - b ln(1 - c) + m) is the probability that the top label is right; a, b >= 0.
+    """Fits of (a, b, m, T): sigmoid(a ln c - b ln(1 - c) + m) is the chance that the top label is right; a, b >= 0.
 
-    A logistic regression on two features with a convex penalty, fitted by projected Newton steps.
+    c is the top label's confidence at the temperature T, which is fitted first. The rest is a logistic regression on
+    two features with a convex penalty, fitted by projected Newton steps.
     """
 
     _prior = np.array([1.0, 1.0, 0.0])
     _floor = np.array([0.0, 0.0, -np.inf])
 
     def __init__(self, probs: Floats, labels: Ints) -> None:
-        self._features = beta_features(probs.max(1))  # [N, 3]
-        self._products = np.einsum("nk,nl->nkl", self._features, self._features).reshape(-1, 9)
+        self._temperature = TemperatureFit(probs, labels)
         self._correct = (probs.argmax(1) == labels).astype(np.float64)
 
     def parameters(self, weights: Floats) -> Floats:
-        """Return (a, b, m) [R, 3]."""
+        """Return (a, b, m, T) [R, 4]."""
+        temperatures = self._temperature.parameters(weights)
+        features = beta_features(self._temperature.confidences(temperatures))
+        return np.hstack([self._curves(features, weights), temperatures])
+
+    def confidences(self, parameters: Floats) -> Floats:
+        """Return the confidences [R, N] under (a, b, m, T) [R, 4]."""
+        return _chances(beta_features(self._temperature.confidences(parameters[:, 3:])), parameters[:, :3])
+
+    def refined(self, parameters: Floats, weights: Floats) -> Floats:
+        """Return (a, b, m, T) [4] without the table of temperatures."""
+        temperature = self._temperature.refined(parameters[3:], weights)
+        features = beta_features(self._temperature.exact_confidences(float(temperature[0])))
+        return np.concatenate([self._curves(features[None], weights[None])[0], temperature])
+
+    def _curves(self, features: Floats, weights: Floats) -> Floats:
+        """Return (a, b, m) [R, 3] for features [R, N, 3]."""
         now = np.tile(self._prior, (len(weights), 1))
-        loss = self._loss(now, weights)
+        loss = self._loss(features, now, weights)
         for _ in range(NEWTON_STEPS):
-            step, size = self._step(now, weights), np.ones((len(now), 1))
+            step, size = self._step(features, now, weights), np.ones((len(now), 1))
             for _ in range(HALVINGS):  # halve the steps of the rows that would get worse
                 trial = np.maximum(now + size * step, self._floor)
-                value = self._loss(trial, weights)
+                value = self._loss(features, trial, weights)
                 worse = value > loss + ROUNDING * (1 + np.abs(loss))
                 if not worse.any():
                     break
@@ -151,30 +178,32 @@ class BetaFit(Fit):
                 break
         return now
 
-    def confidences(self, parameters: Floats) -> Floats:
-        """Return the confidences [R, N] under (a, b, m) [R, 3]."""
-        return special.expit(parameters @ self._features.T)
-
-    def _loss(self, parameters: Floats, weights: Floats) -> Floats:
-        logits = parameters @ self._features.T  # [R, N]
+    def _loss(self, features: Floats, curves: Floats, weights: Floats) -> Floats:
+        logits = np.einsum("rnk,rk->rn", features, curves)
         losses = np.logaddexp(0, logits) - self._correct * logits
-        return np.einsum("rn,rn->r", weights, losses) + ((parameters - self._prior) ** 2).sum(1) / 2
+        penalty = PULL * ((curves - self._prior) ** 2).sum(1) / 2
+        return np.einsum("rn,rn->r", weights, losses) + penalty
 
-    def _step(self, parameters: Floats, weights: Floats) -> Floats:
-        chance = self.confidences(parameters)
-        gradient = (weights * (chance - self._correct)) @ self._features + parameters - self._prior
-        curvature = ((weights * chance * (1 - chance)) @ self._products).reshape(-1, 3, 3) + np.eye(3)
-        held = (parameters <= self._floor) & (gradient > 0)  # at the bound, and pushed against it
+    def _step(self, features: Floats, curves: Floats, weights: Floats) -> Floats:
+        chance = _chances(features, curves)
+        gradient = np.einsum("rn,rnk->rk", weights * (chance - self._correct), features) + PULL * (curves - self._prior)
+        weighted = (weights * chance * (1 - chance))[:, :, None] * features
+        curvature = weighted.transpose(0, 2, 1) @ features + PULL * np.eye(3)
+        held = (curves <= self._floor) & (gradient > 0)  # at the bound, and pushed against it
         gradient[held] = 0
         free = ~held
         curvature = np.where(free[:, :, None] & free[:, None, :], curvature, np.eye(3))
         return -np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
 
 
+def _chances(features: Floats, curves: Floats) -> Floats:
+    return np.asarray(special.expit(np.einsum("rnk,rk->rn", features, curves)))
+
+
 def beta_features(confidence: Table) -> Floats:
-    """Return ln c, -ln(1 - c) and 1 [N, 3] of confidences [N]."""
+    """Return ln c, -ln(1 - c) and 1 [..., 3] of confidences [...]."""
     clipped = np.clip(confidence.astype(np.float64), CLIP, 1 - CLIP)
-    return np.stack([np.log(clipped), -np.log1p(-clipped), np.ones_like(clipped)], axis=1)
+    return np.stack([np.log(clipped), -np.log1p(-clipped), np.ones_like(clipped)], axis=-1)
 
 
 def _cubic_minimum(v0: Floats, v1: Floats, g0: Floats, g1: Floats) -> Floats:
