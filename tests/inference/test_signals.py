@@ -85,7 +85,7 @@ def test_agreement_counts_augmented_views_only() -> None:
 
 @pytest.mark.parametrize("method", ["zero-shot", "tpt", "kld+cats"])
 @pytest.mark.parametrize("make", [lambda: load_model("tiny", device="cpu", dtype="float64"), PlainEncoder])
-def test_signals_of_a_result_follow_from_the_tuned_features(method: str, make) -> None:
+def test_signals_of_a_result_follow_from_the_features(method: str, make) -> None:
     """A slow loop over views and labels, from the features of the tuner's answer."""
     encoder = make()
     classify = poise.Classifier(LABELS, encoder, method, views=8)
@@ -93,9 +93,10 @@ def test_signals_of_a_result_follow_from_the_tuned_features(method: str, make) -
     views = next(iter(classify._predictor.views([make_image()], views=classify.recipe)))
     features = encoder.encode_images(views[None])
     tuner = make_tuner(encoder, tokenise(encoder, LABELS), [methods.get(method)])
+    plain = [float(features[0, 0] @ text) for text in tuner.texts.init_features()[0]]
+    assert result.match == pytest.approx(math.log(3 * mcm(plain)), abs=1e-9)
     texts = tuner.predict(features)[method].text_features[0]
     table = [[float(view @ text) for text in texts] for view in features[0]]
-    assert result.match == pytest.approx(math.log(3 * mcm(table[0])), abs=1e-9)
     labels = [LABELS[row.index(max(row))] for row in table]
     assert result.agreement == pytest.approx(sum(label == result.label for label in labels[1:]) / 7)
     assert (labels[0], result.rejected) == (result.label, None)

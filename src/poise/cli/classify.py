@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.cli import rows
+from poise.cli import result_rows
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
 
@@ -118,12 +118,12 @@ def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: F
                 outcomes.append(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are printed
         if outcomes or isinstance(stop, KeyboardInterrupt):
-            _echo(rows.RENDER[output.value](outcomes, methods))
+            _echo(result_rows.RENDER[output.value](outcomes, methods))
             typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
         if isinstance(stop, PoiseError):
             raise
         raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
-    _echo(rows.RENDER[output.value](outcomes, methods))
+    _echo(result_rows.RENDER[output.value](outcomes, methods))
     failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
     if failed:
         typer.echo(f"poise: {failed} of {len(outcomes)} images have no answer; their rows say why.", err=True)

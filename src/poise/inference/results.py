@@ -19,6 +19,7 @@ from poise.types import DualEncoder
 
 __all__ = ["Decision", "Details", "Failure", "Result", "make_result"]
 
+_TINY = 1e-300  # probabilities of 0 are raised to this
 _SHOWN = 10  # labels shown in a notebook
 
 
@@ -66,9 +67,10 @@ class Result:
         source: the path, or <bytes>, <image>, <array>, <tensor>.
         fallback: whether tuning gave NaN or Inf, so that this is the answer of the initial prompt.
         degenerate: whether there is only one label, whose probability is 1 for any image.
-        match: heuristic; how much better the image matches the most probable label than the labels on average, in
-            units of the cosine: log(C * MCM) for C labels, where MCM is the maximum concept matching score. Low values
-            suggest that the image shows something else. Comparable between images under the same labels and model.
+        match: heuristic; how much better the image matches the best label than the labels on average, under the initial
+            prompt and in units of the cosine: log(C * MCM) for C labels, where MCM is the maximum concept matching
+            score. Low values suggest that the image shows something else. Comparable between images under the same
+            labels and model.
         agreement: heuristic; share of the augmented views whose most probable label is that of the image, under the
             tuned prompt. None if there are no augmented views.
         rejected: the most probable label, if ``match`` is below ``reject``, so that ``label`` is "unknown"; otherwise
@@ -167,7 +169,8 @@ def make_result(
         }  # fmt: skip
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
     best, top = next(iter(ranked)), list(ranked.values())
-    matched = match(answer.logits, encoder.scale, encoder.bias)
+    # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
+    matched = match(np.log(np.maximum(answer.init_probs, _TINY)), encoder.scale)
     rejected = reject is not None and matched < reject
     return Result(
         label=UNKNOWN if rejected else best,

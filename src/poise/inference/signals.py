@@ -12,7 +12,7 @@ UNKNOWN = "unknown"  # the label of images that are rejected
 _LARGEST = 2.0  # the largest difference between two cosines
 
 
-def match(logits: np.ndarray, scale: float, bias: float) -> float:
+def match(logits: np.ndarray, scale: float, bias: float = 0.0) -> float:
     """Return how much better the image matches its best label than the labels on average, in units of the cosine.
 
     This is log(C * MCM), where MCM is the largest of the C probabilities that a softmax gives at temperature 1 on the
@@ -20,12 +20,12 @@ def match(logits: np.ndarray, scale: float, bias: float) -> float:
     does not shrink as labels are added. It lies between 0 (all labels match equally, or there is only one) and 2.
 
     Args:
-        logits: of the plain view [C]: scale * cosine + bias.
+        logits: of the plain view [C]: scale * cosine + bias; or their log-softmax.
         scale: the model's factor from cosine to logit.
         bias: the model's bias, which cancels out; it is subtracted because a large one costs digits.
 
     >>> round(match(np.array([30.0, 20.0, 20.0]), 100.0, 0.0), 4)
-    0.0656
+    0.0655
     """
     cosines = (np.asarray(logits, dtype=np.float64) - bias) / scale
     best = cosines.max()
