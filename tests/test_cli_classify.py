@@ -155,7 +155,8 @@ def test_exit_codes_for_bad_rows(folder: Path) -> None:
     some = run(str(folder), "--labels", "cat,dog", "--format", "json")
     assert some.exit_code == 3
     rows = json.loads(some.stdout)
-    assert [("error" in row) for row in rows] == [False, False, True]
+    assert [row["error"] is not None for row in rows] == [False, False, True]
+    assert len({tuple(row) for row in rows}) == 1  # every row has the same keys
     assert run(str(folder / "c.jpg"), "--labels", "cat,dog").exit_code == 4
 
 

@@ -19,7 +19,7 @@ from poise.cli.listing import list_names
 from poise.errors import PoiseError, StorageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
-                  context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
+                  context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "POISE"})  # fmt: skip
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
 app.command("list")(list_names)

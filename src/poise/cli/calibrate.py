@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.cli.classify import LongLabel, labels_from, watched
+from poise.cli.classify import LongLabel, labels_from
 from poise.cli.listing import show
+from poise.cli.sink import watched
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.report.table import Cell, Line, Table
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.cli import result_rows
-from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
-from poise.errors import InvalidLabelsError, InvalidOptionError, PoiseError
+from poise.cli import result_rows, sink
+from poise.errors import InvalidLabelsError, InvalidOptionError
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
     from poise.inference.ray_classifier import ClusterClassifier
 
 
-Format = StrEnum("Format", ["table", "json", "csv"])
+Format = StrEnum("Format", ["table", "json", "jsonl", "csv"])
 LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
 
@@ -78,13 +72,28 @@ def classify(
             show_default="never",
         ),
     ] = None,
-    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
-    details: Annotated[bool, typer.Option(help="With --format json: add intermediate results.")] = False,
+    output: Annotated[
+        Format, typer.Option("--format", envvar="POISE_CLASSIFY_FORMAT", help="Output format.")
+    ] = Format.table,
+    out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
+    resume: Annotated[bool, typer.Option(help="With --format jsonl: skip images that --out has rows for.")] = False,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Probabilities per row in json, jsonl and csv.", show_default="all")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Abstain below this confidence; a choice without a guarantee.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option(help="Print no progress and no remarks.")] = False,
+    details: Annotated[bool, typer.Option(help="With --format json or jsonl: add intermediate results.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
     address: Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")] = "",
     actors: Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")] = 0,
 ) -> None:
     """Classify images and print a calibrated confidence for each."""
+    if resume and (out is None or output is not Format.jsonl):
+        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
+    if threshold is not None and max_error is not None:
+        raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
     names = None
     if calibration is None or labels is not None or labels_file is not None:
         names = labels_from(labels, labels_file)
@@ -106,46 +115,12 @@ def classify(
         options |= {name: value for name, value in stored.options().items() if name not in given}
         options |= {"calibration": stored, "labels": names or list(stored.conditions.labels)}
     classifier = _classifier(options, engine, address, actors)
-    _print_rows(classifier.each(paths, details=details), len(paths), list(options["method"]), output)
-
-
-def _print_rows(stream: Iterator[Any], total: int, methods: list[str], output: Format) -> None:
-    """Print all outcomes, or those so far if the work stops early."""
-    outcomes: list[Any] = []
-    try:
-        with _sigterm_raises():
-            for outcome in watched(stream, total):
-                outcomes.append(outcome)
-    except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are printed
-        if outcomes or isinstance(stop, KeyboardInterrupt):
-            _echo(result_rows.RENDER[output.value](outcomes, methods))
-            typer.echo(f"poise: stopped after {len(outcomes)} of {total} images.", err=True)
-        if isinstance(stop, PoiseError):
-            raise
-        raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
-    _echo(result_rows.RENDER[output.value](outcomes, methods))
-    failed = sum(not isinstance(outcome, dict) for outcome in outcomes)
-    if failed:
-        typer.echo(f"poise: {failed} of {len(outcomes)} images have no answer; their rows say why.", err=True)
-        raise typer.Exit(NOTHING_DONE if failed == len(outcomes) else SOME_FAILED)
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM was received."""
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM stop the work as Ctrl-C does, so that finished rows are printed."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    chosen = list(options["method"])
+    known = sink.finished(out, chosen) if resume else frozenset()
+    paths = [path for path in paths if str(path) not in known]
+    columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
+    outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
+    sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
 
 
 def _classifier(
@@ -183,19 +158,3 @@ def _paths(images: list[str]) -> list[Path]:
     for image in images:
         paths += sample_images() if image == "samples" else find_images([image])
     return paths
-
-
-def watched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
-    """Yield the same outcomes, with a progress bar on a terminal."""
-    if not sys.stderr.isatty() or total < 2:
-        yield from outcomes
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(outcomes, total=total, description="classifying", console=Console(stderr=True), transient=True)
-
-
-def _echo(text: str) -> None:
-    """Print text; file names that are not UTF-8 are escaped."""
-    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), nl=False)

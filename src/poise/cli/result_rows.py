@@ -1,4 +1,4 @@
-"""The output of `poise classify`: one row per image and method as a table, JSON or CSV."""
+"""The output of `poise classify`: one row per image and method as a table, JSON, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from poise.storage import printable, safe_cell
 
@@ -60,26 +61,57 @@ _CSV: dict[str, Value] = {
 }
 
 
-def as_table(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Columns:
+    """What rows contain.
+
+    Attributes:
+        methods: one row per image and method.
+        labels: of the classifier.
+        top_k: probabilities per row in JSON and CSV; None for those of all labels.
+        threshold: lowest confidence that is answered; None for the classifier's own decision.
+    """
+
+    methods: Sequence[str]
+    labels: tuple[str, ...]
+    top_k: int | None = None
+    threshold: float | None = None
+
+    def results(self, outcome: Any) -> list[Result]:
+        """Return the results of an image, one per method; none for a failure."""
+        if not isinstance(outcome, dict):
+            return []
+        results = [outcome[name] for name in self.methods]
+        return results if self.threshold is None else [_decided(result, self.threshold) for result in results]
+
+
+def _decided(result: Result, threshold: float) -> Result:
+    from poise.inference.results import Decision
+
+    action: Literal["answer", "abstain"] = "answer" if result.confidence >= threshold else "abstain"
+    return replace(result, decision=Decision(action, threshold, "Nothing is guaranteed: the threshold is your own."))
+
+
+def as_table(outcomes: Sequence[Any], columns: Columns) -> str:
     """Return aligned text for people, and below it the errors and the guarantees."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    results = [outcome[name] for outcome in outcomes if isinstance(outcome, dict) for name in methods]
-    columns = {name: value for name, value in _TABLE.items()
-               if not results or any(value(result) is not None for result in results)}  # fmt: skip
+    rows = [columns.results(outcome) for outcome in outcomes]
+    results = [result for row in rows for result in row]
+    shown = {name: value for name, value in _TABLE.items()
+             if not results or any(value(result) is not None for result in results)}  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("image", *columns):
+    for heading in ("image", *shown):
         table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
     below = []
-    for image, outcome in zip(_short_names(outcomes), outcomes, strict=True):
-        if not isinstance(outcome, dict):
+    for image, outcome, row in zip(_short_names(outcomes), outcomes, rows, strict=True):
+        if not row:
             table.add_row(Text(printable(image)), "error", "(below)", style="red")
             below.append(printable(f"{image}: {outcome.message}"))
-            continue
-        for at, name in enumerate(methods):
-            cells = [image if at == 0 else "", *(value(outcome[name]) or "" for value in columns.values())]
+        for at, result in enumerate(row):
+            cells = [image if at == 0 else "", *(value(result) or "" for value in shown.values())]
             table.add_row(*(Text(printable(str(cell))) for cell in cells))  # not markup: a label may have [brackets]
     below += dict.fromkeys(result.decision.guarantee for result in results if result.decision)
     buffer, terminal = io.StringIO(), sys.stdout.isatty()
@@ -87,30 +119,56 @@ def as_table(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
     return "\n".join([buffer.getvalue().rstrip("\n"), *below, ""])
 
 
-def as_json(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
-    """Return a list of results; an image without an answer has its source and the error."""
-    rows: list[dict[str, Any]] = []
-    for outcome in outcomes:
-        if isinstance(outcome, dict):
-            rows += [outcome[name].to_dict() for name in methods]
-        else:
-            rows.append({"source": outcome.source, "error": {"code": outcome.code, "message": outcome.message}})
+def as_json(outcomes: Sequence[Any], columns: Columns) -> str:
+    """Return a list of rows; every row has the same keys."""
+    rows = [row for outcome in outcomes for row in _dicts(outcome, columns)]
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_csv(outcomes: Sequence[Any], methods: Sequence[str]) -> str:
-    """Return one line per image and method; every line has the same columns."""
+def as_lines(outcomes: Sequence[Any], columns: Columns) -> str:
+    """Return the rows of `as_json`, one per line."""
+    rows = (row for outcome in outcomes for row in _dicts(outcome, columns))
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def _dicts(outcome: Any, columns: Columns) -> list[dict[str, Any]]:
+    from poise.inference.results import Result
+
+    if not isinstance(outcome, dict):
+        nothing = dict.fromkeys(field.name for field in fields(Result) if field.name != "calibrated")
+        error = {"code": outcome.code, "message": outcome.message}
+        return [{**nothing, "source": outcome.source, "error": error}]
+    rows = []
+    for result in columns.results(outcome):
+        row = {**result.to_dict(), "error": None}
+        row["probabilities"] = dict(result.top(columns.top_k or len(columns.labels)))
+        rows.append(row)
+    return rows
+
+
+def as_csv(outcomes: Sequence[Any], columns: Columns) -> str:
+    """Return one line per image and method; every line has the same columns. Probabilities come last."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["image", *_CSV, "error"])
+    places = range(1, min(columns.top_k or 0, len(columns.labels)) + 1)
+    if columns.top_k is None:
+        headings = [f"p({label})" for label in columns.labels]
+    else:
+        headings = [heading for at in places for heading in (f"label {at}", f"p {at}")]
+    writer.writerow([safe_cell(heading) for heading in ("image", *_CSV, "error", *headings)])
     for outcome in outcomes:
         if not isinstance(outcome, dict):
-            writer.writerow([safe_cell(outcome.source), *[""] * len(_CSV), safe_cell(outcome.message)])
-            continue
-        for result in (outcome[name] for name in methods):
+            blank = [""] * len(headings)
+            writer.writerow([safe_cell(outcome.source), *[""] * len(_CSV), safe_cell(outcome.message), *blank])
+        for result in columns.results(outcome):
             values = (value(result) for value in _CSV.values())
             cells = ["" if value is None else safe_cell(value) for value in values]
-            writer.writerow([safe_cell(result.source), *cells, ""])
+            probs = result.probabilities
+            if columns.top_k is None:
+                last: list[object] = [repr(probs[label]) for label in columns.labels]
+            else:
+                last = [cell for label, prob in result.top(len(places)) for cell in (safe_cell(label), repr(prob))]
+            writer.writerow([safe_cell(result.source), *cells, "", *last])
     return buffer.getvalue()
 
 

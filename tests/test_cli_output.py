@@ -1,0 +1,141 @@
+"""Where the rows of `poise classify` go: files, JSON lines, resumed runs, top-k, thresholds, variables, progress."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from poise.cli.app import app
+from poise.errors import InvalidOptionError
+from poise.evaluate import progress
+
+OPTIONS = ["--labels", "cat,dog,owl", "--model", "tiny", "--views", "3", "--device", "cpu"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "images"
+    place.mkdir()
+    for seed in range(3):
+        pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{seed}.png")
+    return place
+
+
+def run(*arguments: object, env: dict[str, str] | None = None):
+    return CliRunner().invoke(app, ["classify", *map(str, arguments), *OPTIONS], env=env)
+
+
+def rows(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_lines_are_the_rows_of_json(folder: Path, tmp_path: Path) -> None:
+    expected = json.loads(run(folder, "--format", "json").stdout)
+    assert rows(run(folder, "--format", "jsonl").stdout) == expected
+    written = run(folder, "--format", "jsonl", "--out", tmp_path / "deep" / "rows.jsonl")
+    assert written.stdout == ""
+    assert rows((tmp_path / "deep" / "rows.jsonl").read_text("utf-8")) == expected
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_files_have_what_stdout_would_have(folder: Path, tmp_path: Path, output: str) -> None:
+    shown = run(folder, "--format", output)
+    written = run(folder, "--format", output, "--out", tmp_path / "rows")
+    assert (written.exit_code, written.stdout) == (0, "")
+    assert (tmp_path / "rows").read_text("utf-8") == shown.stdout
+
+
+def test_a_resumed_run_answers_what_is_missing(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    run(folder, "--format", "jsonl", "--out", out)
+    whole = out.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    out.write_bytes(lines[0] + lines[1][:20])  # the second line is torn
+    again = run(folder, "--format", "jsonl", "--out", out, "--resume")
+    assert again.exit_code == 0, again.output
+    for row, expected in zip(rows(out.read_text("utf-8")), rows(whole.decode()), strict=True):
+        assert row["source"] == expected["source"]
+        assert row["confidence"] == pytest.approx(expected["confidence"], abs=1e-5)  # another batch rounds otherwise
+    now = out.read_bytes()
+    assert run(folder, "--format", "jsonl", "--out", out, "--resume").exit_code == 0  # nothing is left to do
+    assert out.read_bytes() == now
+    (folder / "bad.png").write_bytes(b"no image")
+    assert run(folder, "--format", "jsonl", "--out", out, "--resume").exit_code == 4  # the only new image fails
+    (folder / "bad.png").write_bytes((folder / "0.png").read_bytes())
+    assert run(folder, "--format", "jsonl", "--out", out, "--resume").exit_code == 0
+    found = rows(out.read_text("utf-8"))
+    assert [row["error"] is None for row in found] == [True, True, True, False, True]
+
+
+def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
+    for more in (["--resume"], ["--resume", "--out", tmp_path / "x", "--format", "json"]):
+        assert "JSON lines" in str(run(folder, *more).exception)
+    assert isinstance(run(folder, "--threshold", 0.5, "--max-error", 0.1).exception, InvalidOptionError)
+    (tmp_path / "other.jsonl").write_text("hello\n")
+    refused = run(folder, "--resume", "--format", "jsonl", "--out", tmp_path / "other.jsonl")
+    assert "not a row of results" in str(refused.exception)
+    assert (tmp_path / "other.jsonl").read_text() == "hello\n"
+    assert run(folder, "--top-k", 0).exit_code == 2
+    assert run(folder, "--threshold", 1.5).exit_code == 2
+
+
+def test_probabilities_of_all_labels_or_of_the_best(folder: Path) -> None:
+    full = json.loads(run(folder, "--format", "json").stdout)
+    table = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv").stdout)))
+    for row, line in zip(full, table, strict=True):
+        assert {label: float(line[f"p({label})"]) for label in ("cat", "dog", "owl")} == row["probabilities"]
+    best = json.loads(run(folder, "--format", "json", "--top-k", 2).stdout)
+    table = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv", "--top-k", 2).stdout)))
+    for row, short, line in zip(full, best, table, strict=True):
+        assert list(short["probabilities"].items()) == list(row["probabilities"].items())[:2]
+        assert [line["label 1"], line["label 2"]] == list(short["probabilities"])
+        assert float(line["p 2"]) == row["probabilities"][line["label 2"]]
+
+
+def test_error_rows_have_the_columns_of_the_others(folder: Path) -> None:
+    (folder / "bad.png").write_bytes(b"no image")
+    lines = list(csv.reader(io.StringIO(run(folder, "--format", "csv").stdout)))
+    assert len({len(line) for line in lines}) == 1
+    found = rows(run(folder, "--format", "jsonl").stdout)
+    assert len({tuple(row) for row in found}) == 1
+
+
+def test_a_threshold_of_ones_own_guarantees_nothing(folder: Path) -> None:
+    full = json.loads(run(folder, "--format", "json").stdout)
+    middle = sorted(row["confidence"] for row in full)[1]
+    decided = json.loads(run(folder, "--format", "json", "--threshold", middle).stdout)
+    for row in decided:
+        assert row["decision"]["action"] == ("answer" if row["confidence"] >= middle else "abstain")
+        assert "Nothing is guaranteed" in row["decision"]["guarantee"]
+    assert "Nothing is guaranteed" in run(folder, "--threshold", middle).stdout
+
+
+def test_options_come_from_variables(folder: Path) -> None:
+    shown = run(folder, env={"POISE_CLASSIFY_FORMAT": "jsonl", "POISE_CLASSIFY_METHOD": "zero-shot"})
+    assert {row["method"] for row in rows(shown.stdout)} == {"zero-shot"}
+
+
+def test_progress_without_a_terminal_is_a_line_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 10.0, 31.0, 40.0, 62.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with progress.progress_bar("classified", 100) as advance:
+        for _ in range(4):
+            advance(5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "classified: 10 of 100 images, 0.3 images/s, 5 min left",
+        "classified: 20 of 100 images, 0.3 images/s, 4 min left",
+    ]
+    with progress.progress_bar("classified", 100, quiet=True) as advance:
+        advance(5)
+    assert capsys.readouterr().err == ""
