@@ -129,11 +129,10 @@ def check_coverage(coverage: float, images: int) -> None:
 def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
     certificate = part.certificate(max_error)
     if certificate.threshold is None:
-        possible = next((level for level in range(1, 100) if part.certificate(level / 100).threshold is not None), None)
-        lowest = "No error below 100 % can be certified" if possible is None else f"The lowest is {possible} %"
         raise InvalidCalibrationError(
             f"{name}: no confidence threshold is certain to keep the error at {100 * max_error:g} % with these "
             f"{len(part.labels)} calibration images.",
-            hint=f"{lowest}; or calibrate on more images.",
+            hint="Calibrate on more images, or accept more errors. Choose the level before looking at results: one that "
+            "was picked because it can be certified holds with less confidence.",
         )
     return certificate
