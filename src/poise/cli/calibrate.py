@@ -106,8 +106,8 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
             "calibrated answers to so few images.",), texts=1),
         Table("Calibrators", ("Method", "Calibrator", "Choice"), calibrators, texts=3),
         Table("Thresholds", ("Method", "Wrong at most", "Answer from confidence", "Answered here", "Wrong here"),
-              promised, (f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if you choose the level "
-               "without looking at this table.",)),
+              promised, (f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if you choose "
+                         "the level without looking at this table.",)),
         Table("Prediction sets", ("Method", "Coverage", "Labels from probability"), sets,
               ("They contain the correct label for this share of images like these, on average.",)),
     ]  # fmt: skip

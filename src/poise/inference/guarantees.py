@@ -132,7 +132,7 @@ def _certified(name: str, part: MethodCalibration, max_error: float) -> Certific
         raise InvalidCalibrationError(
             f"{name}: no confidence threshold is certain to keep the error at {100 * max_error:g} % with these "
             f"{len(part.labels)} calibration images.",
-            hint="Calibrate on more images, or accept more errors. Choose the level before looking at results: one that "
-            "was picked because it can be certified holds with less confidence.",
+            hint="Calibrate on more images, or accept more errors. Choose the level before looking at results: one "
+            "that was picked because it can be certified holds with less confidence.",
         )
     return certificate
