@@ -43,7 +43,15 @@ def stored(folder, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("out") / "calibration.json"
     result = invoke("calibrate", folder, "--out", out, *TINY)
     assert result.exit_code == 0, (result.output, result.exception)
-    for text in ("Methods on 24 images", "kld+cats", "ECE % after", "floor", "Recommended:", f"--calibration {out}"):
+    for text in (
+        "Methods on 24 images",
+        "kld+cats",
+        "ECE % after",
+        "floor",
+        "Reliability of",
+        "Recommended:",
+        f"--calibration {out}",
+    ):
         assert text in result.output, text
     return out
 

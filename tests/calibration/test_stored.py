@@ -45,6 +45,16 @@ def test_round_trip(text: str, tmp_path: Path):
     )
 
 
+def test_reliability():
+    part = made().methods["one"]
+    for bins, confidence in zip(part.reliability(5), (part.confidence, part.held_out), strict=True):
+        for at in range(5):
+            inside = (confidence > at / 5) & (confidence <= (at + 1) / 5)
+            assert bins.count[at] == inside.sum()
+            if inside.any():
+                assert bins.accuracy[at] == pytest.approx(part.correct[inside].mean())
+
+
 def _set(*path: str, value: object):
     def change(values: dict) -> None:
         *parents, last = path
@@ -84,6 +94,8 @@ HOSTILE = {
     "confidence too short": _set(*ONE, "confidence", value=[0.5]),
     "confidence nested": _set(*ONE, "confidence", value=[[0.5]] * 40),
     "confidence of texts": _set(*ONE, "confidence", value=["x"] * 40),
+    "held out above 1": _set(*ONE, "held_out", value=[1.5] * 40),
+    "held out too short": _set(*ONE, "held_out", value=[0.5]),
     "correct of numbers": _set(*ONE, "correct", value=[1] * 40),
     "labels beyond the classes": _set(*ONE, "labels", value=[7] * 40),
     "labels negative": _set(*ONE, "labels", value=[-1] * 40),

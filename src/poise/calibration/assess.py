@@ -60,11 +60,11 @@ def assess(
 
 def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[MethodCalibration, dict[str, Estimate]]:
     sample, choice = Sample.of(answer.probs, labels), choose(answer.probs, labels)
-    before = estimate([sample], names=METRICS)
-    after = estimate([Sample.of(choice.held_out, labels)], names=METRICS)
+    calibrated = Sample.of(choice.held_out, labels)
+    before, after = (estimate([each], names=METRICS) for each in (sample, calibrated))
     part = MethodCalibration(
         settings=plain(answer.settings), delta=delta,
-        labels=labels, confidence=sample.confidence, correct=sample.correct,
+        labels=labels, confidence=sample.confidence, held_out=calibrated.confidence, correct=sample.correct,
         scores={name: scores.get(name).of_labels(answer.probs, labels, u) for name in scores},
         calibrator=choice.calibrator, intervals=choice.intervals, reason=choice.reason,
         before={name: value.interval for name, value in before.items()},

@@ -15,6 +15,7 @@ from poise.calibration import conformal
 from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.storage import write_atomic
@@ -80,13 +81,14 @@ class MethodCalibration:
         settings: the method's settings.
         labels: correct classes [n].
         confidence: probability of the predicted class [n], before calibration.
+        held_out: the same after calibration [n]; each image's calibrator was fitted without it.
         correct: whether the prediction is correct [n].
         scores: conformal scores [n] of the correct classes, by name of the score.
         calibrator: maps the method's probabilities to calibrated ones.
         intervals: each parameter of the calibrator with its 95 % confidence interval.
         reason: why this calibrator was chosen.
         before: metrics of the method's probabilities, with 95 % confidence intervals.
-        after: the same for calibrated probabilities; each image's calibrator was fitted without it.
+        after: the same for calibrated probabilities, each image's by a calibrator that was fitted without it.
         seconds: time per image.
         delta: probability with which a certified threshold may fail.
     """
@@ -94,6 +96,7 @@ class MethodCalibration:
     settings: Mapping[str, Any]
     labels: Ints
     confidence: Floats
+    held_out: Floats
     correct: Bools
     scores: Mapping[str, Floats]
     calibrator: Calibrator
@@ -122,13 +125,17 @@ class MethodCalibration:
             quantile = conformal.class_quantiles(scores, self.labels, probs.shape[1], coverage).values
         return row.sets(probs, quantile, u)
 
+    def reliability(self, bins: int = 10) -> tuple[Bins, Bins]:
+        """Return how often answers are right by confidence, before and after calibration."""
+        return equal_width(self.confidence, self.correct, bins), equal_width(self.held_out, self.correct, bins)
+
     def certificate(self, max_error: float) -> Certificate:
         """Return the lowest confidence above which at most ``max_error`` of the answers are wrong."""
         return certify(self.confidence, self.correct, max_error, delta=self.delta)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        arrays = {name: getattr(self, name).tolist() for name in ("labels", "confidence", "correct")}
+        arrays = {name: getattr(self, name).tolist() for name in ("labels", "confidence", "held_out", "correct")}
         return {
             "settings": dict(self.settings), "calibrator": self.calibrator.to_dict(), "reason": self.reason,
             "intervals": _rows(self.intervals), "delta": self.delta,
@@ -140,20 +147,20 @@ class MethodCalibration:
     def from_dict(cls, values: Mapping[str, Any]) -> MethodCalibration:
         """Read what `to_dict` returned; every value is checked."""
         labels = np.asarray(values["labels"])
-        confidence = _floats(values["confidence"], 0.0, 1.0)
+        confidence, held_out = (_floats(values[name], 0.0, 1.0) for name in ("confidence", "held_out"))
         correct = np.asarray(values["correct"])
         scores = {name: _floats(values["scores"][name], -math.inf, math.inf) for name in conformal.scores}
         if labels.dtype.kind != "i" or labels.ndim != 1 or not len(labels) or correct.dtype != bool:
             raise ValueError("'labels' must be whole numbers and 'correct' true or false")
-        if {len(array) for array in (confidence, correct, *scores.values())} != {len(labels)}:
+        if {len(array) for array in (confidence, held_out, correct, *scores.values())} != {len(labels)}:
             raise ValueError("its lists have different lengths")
         delta = float(values["delta"])
         if not 0 < delta < 1:
             raise ValueError(f"'delta' is {delta}, not between 0 and 1")
         return cls(
-            settings=dict(values["settings"]), labels=labels.astype(np.int64), confidence=confidence, correct=correct,
-            scores=scores, calibrator=calibrator_from(values["calibrator"]), reason=str(values["reason"]), delta=delta,
-            intervals=_intervals(values["intervals"]),
+            settings=dict(values["settings"]), labels=labels.astype(np.int64), confidence=confidence,
+            held_out=held_out, correct=correct, scores=scores, calibrator=calibrator_from(values["calibrator"]),
+            reason=str(values["reason"]), delta=delta, intervals=_intervals(values["intervals"]),
             before=_intervals(values["before"]), after=_intervals(values["after"]),
             seconds=Interval(*map(float, values["seconds"])),
         )  # fmt: skip

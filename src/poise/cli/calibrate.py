@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from poise.metrics import Interval
 
 _MAX_ROWS = 1_000_000  # of a CSV file, in case it is a device that never ends
+_BINS = 10  # of the reliability table
 _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed table
 
 
@@ -104,6 +105,7 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
         Table(f"Methods on {len(calibration)} images, with 95 % confidence intervals", ("", *parts), compared, (
             "After: calibrated; each image without using its own label (cross-validation). Floor: the ECE of perfectly "
             "calibrated answers to so few images.",), texts=1),
+        _reliability(calibration),
         Table("Calibrators", ("Method", "Calibrator", "Choice"), calibrators, texts=3),
         Table("Thresholds", ("Method", "Wrong at most", "Answer from confidence", "Answered here", "Wrong here"),
               promised, (f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if you choose "
@@ -125,6 +127,21 @@ _METRICS: tuple[tuple[str, float, int, Callable[[MethodCalibration], Interval]],
     ("Brier after", 1, 3, lambda part: part.after["brier"]),
     ("Seconds per image", 1, 3, lambda part: part.seconds),
 )
+
+
+def _reliability(calibration: Calibration) -> Table:
+    """Return how often the recommended method is right at each confidence."""
+    lines = []
+    for at in range(_BINS):
+        cells = [f"{at / _BINS:.1f} to {(at + 1) / _BINS:.1f}"]
+        for bins in calibration.methods[calibration.recommended].reliability(_BINS):
+            count = int(bins.count[at])
+            right = [f"{bins.confidence[at]:.2f}", f"{bins.accuracy[at]:.2f}"] if count else ["", ""]
+            cells += [str(count) if count else "", *right]
+        lines.append(Line.of(*cells))
+    columns = ("Confidence", "images", "mean", "right", "images after", "mean after", "right after")
+    note = "Of answers with this mean confidence, the share that is right: calibrated where both are equal."
+    return Table(f"Reliability of {calibration.recommended}", columns, tuple(lines), (note,), texts=1)
 
 
 def _cell(value: Interval, factor: float, digits: int) -> Cell:
