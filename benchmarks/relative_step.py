@@ -8,17 +8,20 @@ tower. The run is resumed, or read if it is finished; then a table and a figure 
 from __future__ import annotations
 
 import argparse
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from PIL import Image
 
 from poise import methods
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.run import run
 from poise.metrics import Estimate
 from poise.report.analyses import analyse
+from poise.report.groups import Group
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, scoreboard
 
@@ -69,16 +72,22 @@ def report(records: Records, figure: Path | None) -> None:
     print("| dataset | method | step / RMS | accuracy | ECE | floor | ΔH right | ΔH wrong | discrepancy |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     groups = {(group.dataset, group.method): group for group in records.groups}
+    resampled = {key: resampled_analyses(group) for key, group in groups.items()}
     for dataset in [*records.datasets, None]:
         for name, step in [(BASE, None), *((name, step) for name in METHODS for step in STEPS)]:
             full = name if step is None else named(name, step)
             chosen = records.datasets if dataset is None else [dataset]
-            scores = [board.average(setting, chosen, full, metric) for metric in ("accuracy", "ece", "ece_floor")]
-            found = [analyse(groups[each, full]) for each in chosen]
-            means = [np.mean([value(one) for one in found]) for value in ANALYSES]
+            scores = [board.average(setting, chosen, full, metric) for metric in ("accuracy", "ece")]
+            floor = board.average(setting, chosen, full, "ece_floor")
+            found = np.mean([[value(analyse(groups[each, full])) for value in ANALYSES] for each in chosen], axis=0)
+            draws = np.mean([resampled[each, full] for each in chosen], axis=0)
+            low, high = np.quantile(draws, [0.025, 0.975], axis=0)
             title = "mean" if dataset is None else dataset.rpartition("/")[2]
             texts = [title, name, "" if step is None else f"{step:g}", *map(with_interval, scores)]
-            print(f"| {' | '.join(texts)} | {means[0]:+.3f} | {means[1]:+.3f} | {100 * means[2]:.1f} |")
+            texts += [f"{100 * floor.value:.1f}" if floor else ""]
+            texts += [f"{found[at]:+.3f} [{low[at]:+.3f}, {high[at]:+.3f}]" if step else "" for at in (0, 1)]
+            texts += [f"{100 * found[2]:.1f} [{100 * low[2]:.1f}, {100 * high[2]:.1f}]"]
+            print(f"| {' | '.join(texts)} |")
     if figure:
         draw(records, board, groups, figure)
 
@@ -88,6 +97,26 @@ ANALYSES = (
     lambda found: found.entropy_change.wrong,
     lambda found: found.discrepancy,
 )
+RESAMPLES = 1000
+
+
+def resampled_analyses(group: Group) -> np.ndarray:
+    """Return the `ANALYSES` of resampled images [RESAMPLES, 3]; the seeds of an image stay together."""
+    rows, images = group.pooled, len(group.ids)
+    change, correct, differs = (
+        values.reshape(-1, images)
+        for values in (
+            rows["entropy"] - rows["init_entropy"],
+            rows["correct"].astype(bool),
+            rows["target_prediction"] != rows["prediction"],
+        )
+    )
+    # Sums over the seeds of each image: what a resample adds up.
+    sums = np.stack([(change * correct).sum(0), correct.sum(0), (change * ~correct).sum(0), (~correct).sum(0)])
+    random = np.random.default_rng(zlib.crc32(group.dataset.encode()))
+    chosen = random.integers(images, size=(RESAMPLES, images))
+    right, rights, wrong, wrongs = sums[:, chosen].sum(-1)
+    return np.stack([right / rights, wrong / wrongs, differs.mean(0)[chosen].mean(-1)], axis=1)
 
 
 def with_interval(score: Estimate | None) -> str:
@@ -97,39 +126,54 @@ def with_interval(score: Estimate | None) -> str:
 
 
 def draw(records: Records, board: Scoreboard, groups: dict, path: Path) -> None:
-    """One row per dataset; columns: accuracy, ECE, entropy changes, discrepancy."""
-    (setting,) = records.settings
-    titles = ("Accuracy, %", "ECE, %", "Entropy change of right answers", "... of wrong answers", "Discrepancy, %")
-    figure, axes = plt.subplots(len(records.datasets), 5, figsize=(17, 2.9 * len(records.datasets)), squeeze=False)
+    """One row per dataset; columns: accuracy and ECE relative to zero-shot, entropy changes, discrepancy."""
+    titles = ("accuracy minus zero-shot, points", "ECE minus zero-shot, points", "entropy change, right answers",
+              "entropy change, wrong answers", "discrepancy, %")  # fmt: skip
+    shape = {"figsize": (16, 2.6 * len(records.datasets) + 0.8), "sharex": True, "squeeze": False}
+    figure, axes = plt.subplots(len(records.datasets), len(titles), **shape)
     for row, dataset in zip(axes, records.datasets, strict=True):
-        for name in METHODS:
-            about = methods.get(name).about
-            fulls = [named(name, step) for step in STEPS]
-            style = {"color": about.colour, "linestyle": about.dash, "label": name, "marker": ".", "markersize": 4}
-            for axis, metric in zip(row[:2], ("accuracy", "ece"), strict=True):
-                scores = [board.average(setting, [dataset], full, metric) for full in fulls]
-                values = np.array([[100 * number for number in score.interval] for score in scores if score])
-                axis.plot(STEPS, values[:, 0], **style)
-                axis.fill_between(STEPS, values[:, 1], values[:, 2], color=about.colour, alpha=0.08, linewidth=0)
-            found = [analyse(groups[dataset, full]) for full in fulls]
-            for axis, value, factor in zip(row[2:], ANALYSES, (1, 1, 100), strict=True):
-                axis.plot(STEPS, [factor * value(one) for one in found], **style)
-        for axis, metric in zip(row[:2], ("accuracy", "ece"), strict=True):
-            score = board.average(setting, [dataset], BASE, metric)
-            assert score is not None
-            axis.axhline(100 * score.value, color="black", linestyle=":", linewidth=1, label=BASE)
-        for axis, title in zip(row, titles, strict=True):
+        for place, name in enumerate(METHODS):
+            _draw_method(row, board, groups, dataset, name, SPREAD ** (place - (len(METHODS) - 1) / 2))
+        for axis in row[:4]:
+            axis.axhline(0, color="black", linestyle=":", linewidth=1, label=BASE)
+        row[4].axhline(100 * analyse(groups[dataset, BASE]).discrepancy, color="black", linestyle=":", linewidth=1)
+        for axis in row:
             axis.set_xscale("log")
             axis.set_xticks(STEPS, [f"{step:g}" for step in STEPS])
             axis.minorticks_off()
             axis.grid(alpha=0.25)
-            axis.set_title(f"{dataset.rpartition('/')[2]}: {title}" if axis is row[0] else title, fontsize=9)
-    for axis in axes[-1]:
-        axis.set_xlabel("learning rate / RMS of the initial context")
+        row[0].set_ylabel(dataset.rpartition("/")[2], fontsize=13, fontweight="bold")
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set_title(title, fontsize=10.5)
+    figure.supxlabel("learning rate / RMS of the initial context", fontsize=11)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.97))
-    figure.savefig(path, dpi=110)
+    figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False, fontsize=12)
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.align_ylabels(axes[:, 0])
+    figure.savefig(path, dpi=90)
+    with Image.open(path) as image:  # 128 colours are enough, and a quarter of the bytes
+        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+SPREAD = 1.06  # the factor between the places of two methods, so that their intervals do not hide each other
+
+
+def _draw_method(row: np.ndarray, board: Scoreboard, groups: dict, dataset: str, name: str, shift: float) -> None:
+    """Draw one method on one dataset; intervals are those of paired differences."""
+    (setting,) = board.records.settings
+    about, fulls = methods.get(name).about, [named(name, step) for step in STEPS]
+    style = {"color": about.colour, "linestyle": about.dash, "label": name, "marker": ".", "markersize": 5,
+             "linewidth": 2.2 if name == "kld+cats" else 1.4}  # fmt: skip
+    places = np.array(STEPS) * shift
+    for axis, metric in zip(row[:2], ("accuracy", "ece"), strict=True):
+        scores = [board.average(setting, [dataset], full, metric) for full in (BASE, *fulls)]
+        pairs = [score - scores[0] for score in scores[1:] if score and scores[0]]
+        values = 100 * np.array([pair.interval for pair in pairs])
+        axis.plot(places, values[:, 0], **style)
+        axis.vlines(places, values[:, 1], values[:, 2], color=about.colour, linewidth=1, alpha=0.6)
+    found = [analyse(groups[dataset, full]) for full in fulls]
+    for axis, value, factor in zip(row[2:], ANALYSES, (1, 1, 100), strict=True):
+        axis.plot(STEPS, [factor * value(one) for one in found], **style)
 
 
 if __name__ == "__main__":

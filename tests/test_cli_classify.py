@@ -179,6 +179,7 @@ def test_refusals_have_one_clear_message(
 def test_lists_and_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"poise {poise.__version__}"
     assert "kld+cats" in CliRunner().invoke(app, ["list", "methods"]).stdout
+    assert "lambda_q=4.0" in CliRunner().invoke(app, ["list", "settings"]).stdout
     assert "pocket" in CliRunner().invoke(app, ["list", "models"]).stdout
     assert "caltech101" in CliRunner().invoke(app, ["list", "datasets"]).stdout
     found = CliRunner().invoke(app, ["list", "models", "--filter", "vit-b-16/OPENAI"]).stdout.splitlines()

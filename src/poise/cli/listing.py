@@ -33,16 +33,24 @@ def _methods() -> Table:
 
     rows = [methods.get(name) for name in methods.every_name()]
     texts = (
-        (row.about.group, row.name, row.about.description, ", ".join(row.needs), row.cost, row.about.citation,
-         row.describe())
-        for row in rows
-    )  # fmt: skip
+        (row.about.group, row.name, row.about.description, ", ".join(row.needs), row.about.citation) for row in rows
+    )
     return _table(
-        ("Group", "Name", "Description", "Needs", "Cost per image", "Citation", "Settings"), texts,
-        "The name of a group means all of its methods: " + "; ".join(f"{k} ({v})" for k, v in methods.GROUPS.items()),
-        "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
+        ("Group", "Name", "Description", "Needs", "Citation"), texts,
+        "The name of a group means all of its methods:",
+        *(f"  {name}: {about}" for name, about in methods.GROUPS.items()),
         "Needs: gradient (through the text tower), stream (images in a fixed order), labels (of a few images).",
+        "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
+        "`poise list settings` shows what each method costs and its default settings.",
     )  # fmt: skip
+
+
+def _settings() -> Table:
+    from poise import methods
+
+    rows = [methods.get(name) for name in methods.every_name()]
+    texts = ((row.name, row.cost, row.describe()) for row in rows)
+    return _table(("Method", "Cost per image", "Default settings"), texts)
 
 
 def _posthoc() -> Table:
@@ -132,9 +140,9 @@ def _formats() -> Table:
 
 
 LISTS: dict[str, Callable[[], Table]] = {
-    "models": _models, "methods": _methods, "datasets": datasets, "metrics": _metrics, "frameworks": _frameworks,
-    "inits": _inits, "objectives": _objectives, "rules": _rules, "posthoc": _posthoc, "figures": _figures,
-    "formats": _formats,
+    "models": _models, "methods": _methods, "settings": _settings, "datasets": datasets, "metrics": _metrics,
+    "frameworks": _frameworks, "inits": _inits, "objectives": _objectives, "rules": _rules, "posthoc": _posthoc,
+    "figures": _figures, "formats": _formats,
 }  # fmt: skip
 Kind = StrEnum("Kind", list(LISTS))  # type: ignore[misc]
 

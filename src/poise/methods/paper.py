@@ -7,7 +7,8 @@ from poise.methods.method import About, Method, Term
 
 for _method in (
     Method(name="zero-shot", steps=0, about=About(
-        description="the template as it is; nothing is tuned", colour="#000000", dash=":", order=0,
+        description="the template as it is; nothing is tuned", citation="Radford et al., 2021",
+        colour="#000000", dash=":", order=0,
     )),
     Method(name="tpt", terms=(Term("entropy"),), about=About(
         description="minimises the entropy of the confident views' mean prediction",
@@ -23,10 +24,12 @@ for _method in (
         colour="#CC79A7", dash="-.", order=3,
     )),
     Method(name="tpt+cats", terms=(Term("entropy"),), cats=True, about=About(
-        description="tpt with confidence-aware temperatures (ablation)", colour="#56B4E9", dash="--", order=4,
+        description="tpt with confidence-aware temperatures (ablation)", citation="Choi et al.",
+        colour="#56B4E9", dash="--", order=4,
     )),
     Method(name="kld", terms=(Term("divergence"),), about=About(
-        description="KL(p_aug || p) without temperatures (ablation)", colour="#009E73", dash="-.", order=5,
+        description="KL(p_aug || p) without temperatures (ablation)", citation="Choi et al.",
+        colour="#009E73", dash="-.", order=5,
     )),
     Method(name="kld+cats", terms=(Term("divergence"),), cats=True, about=About(
         description="KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",

@@ -51,7 +51,7 @@ def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = 4096
     for table in tables:
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
         for at, column in enumerate(table.columns):
-            grid.add_column(Text(printable(column)), justify="left" if at < table.texts else "right")
+            grid.add_column(Text(printable(column)), justify="left" if at < table.texts else "right", overflow="fold")
         for line, rule in _ruled(table):
             if rule:
                 grid.add_section()
