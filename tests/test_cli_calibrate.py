@@ -118,7 +118,7 @@ def test_calibration_images_cost_one_row_each(stored, folder, tmp_path):
         (["--coverage", "x"], InvalidOptionError, "--coverage is 'x'"),
         (["--max-error", "0"], InvalidOptionError, "--max-error is '0'"),
         (["--confidence", "95"], InvalidOptionError, "--confidence is 95"),
-        (["--labels", "cat,dog,owl"], InvalidCalibrationError, "no image of the label 'owl'"),
+        (["--labels", "cat,dog,owl"], InvalidCalibrationError, "labels have no image: 'owl'"),
         (["--labels", "cat"], InvalidOptionError, "labels that the classifier has not: 'dog'"),
         (["--labels", "cat,cat"], InvalidLabelsError, "Duplicate"),
     ],
@@ -137,6 +137,17 @@ def test_csv_files_that_are_something_else(content, tmp_path):
     (tmp_path / "x.csv").write_bytes(content)
     text = refused(InvalidDatasetError, "calibrate", tmp_path / "x.csv", "--out", tmp_path / "c.json", *TINY)
     assert "path,label" in text
+
+
+def test_groups_of_methods_and_what_cannot_be_certified(folder, tmp_path):
+    made = invoke(
+        "calibrate", folder, "--out", tmp_path / "c.json", "--method", "zero-shot", "--max-error", "0.15", *TINY
+    )
+    assert made.exit_code == 0, (made.output, made.exception)
+    assert "no threshold can be certified for 15 % (zero-shot)" in " ".join(made.output.split())
+    text = refused(InvalidCalibrationError, "calibrate", folder, "--out", tmp_path / "c.json", "--method", "all",
+                   "--max-error", "0.15", *TINY)  # fmt: skip
+    assert "24 images are too few" in text  # for seven methods
 
 
 def test_bad_images_are_left_out_and_named(folder, tmp_path):

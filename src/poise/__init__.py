@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from poise import objectives
     from poise.backbones import list_models, load_model
+    from poise.calibration import Calibration
     from poise.data import names as list_datasets
     from poise.errors import PoiseError
     from poise.inference.classifier import Classifier
     from poise.inference.pipelines import pipeline
-    from poise.inference.results import Failure, Result
+    from poise.inference.results import Decision, Failure, Result
     from poise.methods import Method
     from poise.methods import every_name as list_methods
     from poise.types import Outputs
 
 __version__ = "0.1.0"
 __all__ = [
+    "Calibration",
     "Classifier",
+    "Decision",
     "Failure",
     "Method",
     "Outputs",
@@ -38,7 +41,9 @@ __all__ = [
 ]
 
 _HOMES = {  # public name -> module:attribute
+    "Calibration": "poise.calibration:Calibration",
     "Classifier": "poise.inference.classifier:Classifier",
+    "Decision": "poise.inference.results:Decision",
     "Failure": "poise.inference.results:Failure",
     "Method": "poise.methods:Method",
     "Outputs": "poise.types:Outputs",

@@ -91,6 +91,12 @@ class InvalidCalibrationError(PoiseError, ValueError):
     code = "bad_calibration"
 
 
+class CalibrationImageError(PoiseError, ValueError):
+    """An image that the classifier was calibrated on, so that nothing is guaranteed for it."""
+
+    code = "calibration_image"
+
+
 class InvalidDatasetError(PoiseError, ValueError):
     """A dataset that is missing, damaged, or in an unknown layout."""
 

@@ -14,7 +14,16 @@ from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
 
 CONDITIONS = Conditions(
-    model="m", fingerprint="f", labels=("a", "b", "c"), template="{}", init="i", views=2, augmix=False, seed=0
+    model="m",
+    fingerprint="f",
+    labels=("a", "b", "c"),
+    template="{}",
+    context="auto",
+    init="template",
+    init_hash="",
+    views=2,
+    augmix=False,
+    seed=0,
 )
 
 
@@ -113,6 +122,10 @@ HOSTILE = {
     "interval of two numbers": _set(*ONE, "seconds", value=[1.0, 2.0]),
     "interval of texts": _set(*ONE, "before", value={"ece": ["a", "b", "c"]}),
     "images is a number": _set("images", value=3),
+    "more images than answers": _set("images", value=[str(at) for at in range(41)]),
+    "delta of 400 digits": _set(*ONE, "delta", value=10**400),
+    "confidence of 400 digits": _set(*ONE, "confidence", value=[10**400] * 40),
+    "seconds of 400 digits": _set(*ONE, "seconds", value=[10**400] * 3),
 }
 
 

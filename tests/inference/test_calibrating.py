@@ -14,7 +14,7 @@ import pytest
 import poise
 from poise.backbones import load_model
 from poise.calibration import Calibration
-from poise.errors import InvalidCalibrationError, InvalidLabelsError, InvalidOptionError
+from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidLabelsError, InvalidOptionError
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import uniform
 from poise.inference.results import Failure
@@ -123,6 +123,8 @@ def test_calibration_images_are_refused_one_by_one(encoder, calibration):
         ({"template": "art of a {}."}, ["'a photo of a {}.'", "'art of a {}.'"]),
         ({"labels": ["cat", "dog", "horse"]}, ["'rocket' at index 2", "'horse' at index 2"]),
         ({"labels": ["cat", "dog"]}, ["3 labels", "2 labels"]),
+        ({"labels": ["dog", "cat", "rocket"]}, ["in another order", "the same labels"]),
+        ({"context": "after", "template": "a photo of a {} here."}, ["'a photo of a {}.'"]),
         ({"method": "tpt"}, ["no method 'tpt'", "zero-shot, kld+cats"]),
         ({"method": poise.methods.get("kld+cats", lr=1e-2)}, ["lr 0.005", "has 0.01"]),
     ],
@@ -133,6 +135,30 @@ def test_other_conditions_are_refused_with_both_values(encoder, calibration, cha
     with pytest.raises(InvalidCalibrationError) as caught:
         Classifier(model=encoder, calibration=calibration, **options)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_the_tuned_words_have_to_be_the_same(encoder):
+    options = {"method": "tpt", "template": "a photo of a {} in the wild."}
+    made = classifier(encoder, context="before", **options).calibrate(images(20), truth(20))
+    with pytest.raises(InvalidCalibrationError, match="context 'before', and this classifier has 'after'"):
+        classifier(encoder, context="after", calibration=made, **options)
+
+
+def test_views_do_not_matter_to_methods_that_do_not_read_them(encoder, calibration):
+    result = classifier(encoder, views=9, seed=3, augmix=True, calibration=calibration)(images(1, seed=9)[0])
+    assert result.raw_confidence is not None
+    with pytest.raises(InvalidCalibrationError, match="views"):
+        classifier(encoder, "kld+cats", views=9, calibration=calibration)
+
+
+def test_a_fitted_init_is_restored(encoder):
+    made = classifier(encoder, "tpt", init="fpp").calibrate(images(20), truth(20))
+    assert made.conditions.init == "fpp"
+    assert made.conditions.init_hash
+    options = {**made.options(), "model": encoder}
+    assert Classifier(**options, calibration=made)(images(1, seed=9)[0])["tpt"].raw_confidence is not None
+    with pytest.raises(InvalidCalibrationError, match="init 'fpp', and this classifier has 'template'"):
+        classifier(encoder, "tpt", calibration=made)
 
 
 def test_another_model_is_refused_by_its_fingerprint(encoder, calibration):
@@ -153,7 +179,7 @@ def test_too_few_images_are_refused_before_any_work(encoder):
 
 def test_what_is_refused(encoder, calibration):
     plain = classifier(encoder)
-    with pytest.raises(InvalidCalibrationError, match="no image of the label 'rocket'"):
+    with pytest.raises(InvalidCalibrationError, match="1 of 3 labels have no image: 'rocket'"):
         plain.calibrate(images(10), ["cat", "dog"] * 5)
     with pytest.raises(InvalidOptionError, match="labels that the classifier has not: 'horse'"):
         plain.calibrate(images(2), ["cat", "horse"])
@@ -169,25 +195,55 @@ def test_what_is_refused(encoder, calibration):
         classifier(encoder, calibration=calibration, coverage=1.5)
     with pytest.raises(InvalidCalibrationError, match="no confidence threshold"):
         classifier(encoder, calibration=calibration, max_error=0.001)
+    for level in (1.5, 0, "0.9", True, None, float("nan")):
+        with pytest.raises(InvalidOptionError):
+            plain.calibrate(images(12), truth(12), coverage=[level])
+        with pytest.raises(InvalidOptionError):
+            plain.calibrate(images(12), truth(12), delta=level)
+        with pytest.raises(InvalidOptionError):
+            classifier(encoder, calibration=calibration)(images(1, seed=8)[0]).set_at(level)
+    with pytest.raises(InvalidOptionError, match=r"max_error is '0\.5'"):
+        classifier(encoder, calibration=calibration, max_error="0.5")
+    with pytest.raises(InvalidOptionError, match="reject and max_error"):
+        classifier(encoder, calibration=calibration, max_error=0.5, reject=0.1)
+    with pytest.raises(CalibrationImageError):
+        classifier(encoder, calibration=calibration)(images(60)[0])
     with pytest.raises(InvalidLabelsError):
         Classifier([], encoder, calibration=calibration)
 
 
 def test_missing_labels_can_be_allowed(encoder):
-    made = classifier(encoder).calibrate(images(10), ["cat", "dog"] * 5, missing_labels=True)
-    assert len(made) == 10
+    several = (image for image in images(20))
+    made = classifier(encoder).calibrate(several, ["cat", "dog"] * 10, missing_labels=True, coverage=0.9)
+    assert len(made) == 20
+    with pytest.warns(UserWarning, match="10 images say little"):
+        classifier(encoder).calibrate(images(10), truth(10))
+
+
+def test_a_set_without_a_probable_label_says_so(encoder):
+    plain = classifier(encoder)
+    predicted = [result.label for result in plain(images(40))]
+    made = plain.calibrate(images(40), predicted, missing_labels=True)  # every answer is right
+    results = [classifier(encoder, calibration=made, coverage=0.5)(image) for image in images(12, seed=2)]
+    limit = np.sort(made.methods["zero-shot"].scores["lac"])[20]  # the ceil(41 * 0.5)-th
+    assert {1 - result.raw_confidence > limit + 1e-8 for result in results} == {True, False}
+    for result in results:
+        assert any("not" in note or "no label" in note for note in result.notes) == (
+            1 - result.raw_confidence > limit + 1e-8
+        )
+        assert result.prediction_set[0] == result.label
 
 
 def test_bad_images_and_copies_cost_one_row_each(encoder, tmp_path: Path):
     (tmp_path / "broken.png").write_bytes(b"no image")
-    several = [*images(10), tmp_path / "broken.png", images(10)[0]]
+    several = [*images(30), tmp_path / "broken.png", images(30)[0]]
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
-        made = classifier(encoder).calibrate(several, [*truth(10), "cat", "cat"])
-    assert len(made) == 10
+        made = classifier(encoder).calibrate(several, [*truth(30), "cat", "cat"])
+    assert len(made) == 30
     assert [word in str(note.message) for note, word in zip(notes, ("broken.png", "copy"), strict=True)] == [True] * 2
     with pytest.raises(InvalidCalibrationError, match="same image with different labels"):
-        classifier(encoder).calibrate(several[:10] + several[11:], [*truth(10), "dog"])
+        classifier(encoder).calibrate(several[:30] + several[31:], [*truth(30), "dog"])
 
 
 @pytest.mark.parametrize("which", ["right", "wrong"])

@@ -25,24 +25,22 @@ def beta_confidence(c: float, a: float, b: float, m: float) -> float:
 
 
 def beta(probs: Sequence[Row], a: float, b: float, m: float) -> list[list[float]]:
-    """Scale the other classes; as long as one of them exceeds the limit, fix it there and scale the rest again."""
+    """Scale the other classes; where one of them reaches the top label, mix the row with the uniform distribution."""
     out = []
     for row in probs:
         top = max(range(len(row)), key=lambda j: (row[j], -j))
         if len(row) == 1:
             out.append([1.0])
             continue
-        q = max(beta_confidence(row[top], a, b, m), (1 + 1e-4) / len(row))
-        limit = q * (1 - 0.5e-4)
-        free = {j: max(p, 2.0**-126) for j, p in enumerate(row) if j != top}
-        values = {top: q}
-        while free:
-            scale = (1 - math.fsum(values.values())) / math.fsum(free.values())
-            over = [j for j, p in free.items() if p * scale > limit]
-            for j in over or list(free):
-                values[j] = limit if over else free[j] * scale
-                del free[j]
-        out.append([values[j] for j in range(len(row))])
+        even = 1 / len(row)
+        q = max(beta_confidence(row[top], a, b, m), even + 0.01 * max(row[top] - even, 0))
+        rest = {j: max(p, 2.0**-126) for j, p in enumerate(row) if j != top}
+        scale = (1 - q) / math.fsum(rest.values())
+        if max(rest.values()) * scale < q:
+            out.append([q if j == top else rest[j] * scale for j in range(len(row))])
+        else:
+            share = (q - even) / max(row[top] - even, 2.0**-126)
+            out.append([even + share * (p - even) for p in row])
     return out
 
 

@@ -18,6 +18,7 @@ from poise.calibration.calibrators import (
 )
 from poise.calibration.certify import Certificate, certify, images_for_error, upper_bound
 from poise.calibration.choice import Choice, choose
+from poise.calibration.conditions import Conditions
 from poise.calibration.conformal import (
     ClassQuantiles,
     PredictionSets,
@@ -27,7 +28,7 @@ from poise.calibration.conformal import (
     quantile,
     scores,
 )
-from poise.calibration.stored import Calibration, Conditions, MethodCalibration
+from poise.calibration.stored import Calibration, MethodCalibration
 
 __all__ = [
     "Answers", "Beta", "Calibration", "Calibrator", "Certificate", "Choice", "ClassQuantiles", "Conditions",

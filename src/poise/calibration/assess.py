@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from poise.calibration.choice import choose
+from poise.calibration.conditions import Conditions
 from poise.calibration.conformal import scores
-from poise.calibration.stored import Calibration, Conditions, MethodCalibration, plain
+from poise.calibration.stored import Calibration, MethodCalibration, plain
 from poise.metrics.bootstrap import Estimate, Interval, estimate, resampled_counts
 from poise.metrics.sample import Floats, Ints, Sample
 

@@ -17,10 +17,10 @@ from scipy import special
 from poise.calibration.chunks import Table, as_table, in_chunks
 from poise.calibration.fits import TINY, BetaFit, Fit, TemperatureFit, beta_features
 from poise.errors import InvalidOptionError
-from poise.metrics.sample import Floats, Ints, check_table, checked_probs
+from poise.metrics.sample import Ints, check_table, checked_probs
 from poise.registry import Registry, check_options
 
-MARGIN = 1e-4  # relative distance between the top label and the others where a calibrator has to enforce their order
+LEAST = 0.01  # of the top label's lead over 1 / C that beta calibration leaves, so that the order of classes survives
 
 K = TypeVar("K", bound="type[Calibrator]")
 
@@ -101,9 +101,7 @@ class Temperature(Calibrator):
             out *= 1 / self.temperature
             np.exp(out, out=out)
             out /= out.sum(1, keepdims=True)
-        lost = np.flatnonzero(out.argmax(1) != top)  # classes that rounding has made equal
-        out[lost, top[lost]] = np.nextafter(out[lost].max(1), out.dtype.type(2))
-        return out
+        return _top_first(out, top)
 
 
 @_register
@@ -111,8 +109,8 @@ class Temperature(Calibrator):
 class Beta(Calibrator):
     """Temperature scaling, then beta calibration of the top label's confidence c: sigmoid(a ln c - b ln(1 - c) + m).
 
-    The other classes share the rest and keep their proportions. Where one of them would overtake the top label, it
-    is limited to just below it, and what is left is shared by the others.
+    The other classes share the rest and keep their proportions. Where one of them would overtake the top label, the row
+    is mixed with the uniform distribution instead, which keeps the order of all classes.
 
     >>> Beta(1.0, 1.0, -1.0).apply([[0.8, 0.15, 0.05]]).round(4).tolist()
     [[0.5954, 0.3035, 0.1012]]
@@ -134,31 +132,26 @@ class Beta(Calibrator):
         rows, classes = np.arange(len(table)), table.shape[1]
         if classes == 1:
             return np.ones_like(table)
-        confidence = table[rows, top]
+        confidence, even = table[rows, top].astype(np.float64), 1 / classes
+        above = np.maximum(confidence - even, 0)
         fitted = special.expit(beta_features(confidence) @ np.array([self.a, self.b, self.m]))
-        chance = np.maximum(fitted, (1 + MARGIN) / classes)
+        chance = np.maximum(fitted, even + LEAST * above)
         out = np.maximum(table, TINY)  # classes of probability 0 share equally where there are no others
         out[rows, top] = 0
-        out *= ((1 - chance) / out.sum(1)).astype(out.dtype)[:, None]
-        limit = chance * (1 - MARGIN / 2)
-        over = np.flatnonzero(out.max(1) > limit)
-        out[over] = _limited(out[over].astype(np.float64), limit[over])
+        out *= ((1 - chance) / out.sum(1, dtype=np.float64)).astype(out.dtype)[:, None]
+        over = np.flatnonzero(out.max(1) >= chance)
+        share = ((chance - even)[over] / np.maximum(above[over], TINY))[:, None]
+        mixed = even + share * (table[over] - even)
         out[rows, top] = chance
-        return out
+        out[over] = mixed
+        return _top_first(out, top)
 
 
-def _limited(shares: Floats, limit: Floats) -> Floats:
-    """Return rows min(λ share, limit) with the sums of ``shares`` [N, C], where one share, the top label's, is 0.
-
-    The largest shares are at the limit and the others in proportion: λ is that of the first rank at which this works.
-    """
-    rows, limit = np.arange(len(shares)), limit[:, None]
-    ranked = np.sort(shares, axis=1)[:, :0:-1]  # [N, C - 1] falling, without the top label's 0
-    tail = np.cumsum(ranked[:, ::-1], axis=1)[:, ::-1]  # sums from each rank on
-    left = shares.sum(1, keepdims=True) - limit * np.arange(ranked.shape[1])  # for them, if all above are at the limit
-    factor = left / tail
-    first = (factor * ranked <= limit).argmax(1)
-    return np.minimum(factor[rows, first][:, None] * shares, limit)
+def _top_first(out: Table, top: Ints) -> Table:
+    """Make the top label the largest where rounding has made another one equal."""
+    lost = np.flatnonzero(out.argmax(1) != top)
+    out[lost, top[lost]] = np.nextafter(out[lost].max(1), out.dtype.type(2))
+    return out
 
 
 def calibrator_from(values: Mapping[str, Any]) -> Calibrator:

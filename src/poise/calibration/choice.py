@@ -71,7 +71,10 @@ def choose(probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int 
     calibrator = kind(*fit.refined(fit.parameters(ones[None])[0], ones).tolist())
     means = {"none": float(_log_loss(table.max(1), correct).mean()),
              **{kind.name: float(loss.mean()) for kind, loss in losses.items()}}  # fmt: skip
-    return Choice(calibrator, _reason(kind, len(truth), mean, error), means, mean, error,
+    reason = _reason(kind, len(truth), mean, error)
+    if means[kind.name] >= means["none"]:
+        reason += "; on these images, calibration does not lower the held-out log-loss"
+    return Choice(calibrator, reason, means, mean, error,
                   _intervals(calibrator, fit, resampled_counts(len(truth), resamples, seed)),
                   _held_out_probs(kind, fit, held[:parts], table))  # fmt: skip
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 from poise.calibration import conformal
 from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
-from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.calibration.conditions import Conditions
+from poise.errors import InvalidCalibrationError
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
@@ -22,52 +23,6 @@ from poise.storage import write_atomic
 
 FORMAT = "poise-calibration/1"
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What answers depend on beside the image and the method. A calibration is valid under the same conditions only.
-
-    Attributes:
-        model: name of the model.
-        fingerprint: hash of its weights, preprocessing and tokenizer.
-        labels: the labels in order.
-        template: the prompt.
-        init: "template", or a hash of the vectors that tuning starts from.
-        views: views per image.
-        augmix: whether views are mixed with AugMix.
-        seed: seed of the views, which are drawn from the seed and the image's pixels.
-    """
-
-    model: str
-    fingerprint: str
-    labels: tuple[str, ...]
-    template: str
-    init: str
-    views: int
-    augmix: bool
-    seed: int
-
-    def check(self, now: Conditions) -> None:
-        """Raise an error that names the first difference, with both values."""
-        for name in (field.name for field in fields(self)):
-            then, given = getattr(self, name), getattr(now, name)
-            if then == given or (name == "model" and self.fingerprint == now.fingerprint):
-                continue
-            if name == "labels":
-                then, given = _first_difference(then, given)
-            raise InvalidCalibrationError(
-                f"The calibration was made with {name} {then!r}, and this classifier has {given!r}.",
-                hint="Answers would differ from the calibrated ones. Use the same options, or run `poise calibrate` "
-                "again.",
-            )
-
-
-def _first_difference(then: Sequence[str], given: Sequence[str]) -> tuple[str, str]:
-    pairs = zip(then, given, strict=False)
-    at = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(then), len(given)))
-    old, new = (repr(names[at]) if at < len(names) else "nothing" for names in (then, given))
-    return f"{len(then)} labels, {old} at index {at}", f"{len(given)} labels, {new} at index {at}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -219,7 +174,7 @@ class Calibration:
         now = self.conditions
         return {
             "labels": list(now.labels), "model": now.model, "method": [self.recommended], "template": now.template,
-            "views": now.views, "augmix": now.augmix, "seed": now.seed,
+            "context": now.context, "init": now.init, "views": now.views, "augmix": now.augmix, "seed": now.seed,
         }  # fmt: skip
 
     def save(self, path: str | Path) -> None:
@@ -246,7 +201,7 @@ class Calibration:
             return cls._from_dict(json.loads(content))
         except KeyError as problem:
             raise _unreadable(path, f"{problem} is missing") from None
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError, InvalidOptionError) as problem:
+        except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
             raise _unreadable(path, problem) from None
 
     @classmethod
@@ -254,12 +209,14 @@ class Calibration:
         if values["format"] != FORMAT:
             raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
         methods = {str(name): MethodCalibration.from_dict(part) for name, part in values["methods"].items()}
-        conditions = _conditions(values["conditions"])
+        conditions = Conditions.from_dict(values["conditions"])
         if values["recommended"] not in methods:
             raise ValueError(f"the recommended method {values['recommended']!r} is not in it")
         if any(part.labels.min() < 0 or part.labels.max() >= len(conditions.labels) for part in methods.values()):
             raise ValueError("it has more classes than labels")
         images = frozenset(str(key) for key in values["images"])
+        if {len(part.labels) for part in methods.values()} != {len(images)}:
+            raise ValueError("it does not have one answer per image")
         return cls(conditions=conditions, methods=methods, recommended=values["recommended"],
                    reason=str(values["reason"]), images=images)  # fmt: skip
 
@@ -271,19 +228,9 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unreadable(path: str | Path, problem: object) -> InvalidCalibrationError:
     return InvalidCalibrationError(
-        f"'{path}' is not a calibration that can be used: {problem}.",
+        f"'{path}' is not a calibration that can be used: {str(problem)[:200].rstrip('.')}.",
         hint="Give the file that `poise calibrate --out` or `Calibration.save` wrote.",
     )
-
-
-def _conditions(values: Mapping[str, Any]) -> Conditions:
-    kinds: dict[str, type] = {"views": int, "seed": int, "augmix": bool, "labels": list}
-    for name in (field.name for field in fields(Conditions)):
-        if type(values[name]) is not kinds.get(name, str):
-            raise ValueError(f"'{name}' is {values[name]!r}")
-    if not values["labels"] or not all(isinstance(label, str) for label in values["labels"]):
-        raise ValueError("its labels are not a list of texts")
-    return Conditions(**{**values, "labels": tuple(values["labels"])})
 
 
 def _floats(values: Any, low: float, high: float) -> Floats:

@@ -66,10 +66,11 @@ def calibrate(
         known = labels_from(labels, labels_file)
     from poise.inference import calibrating
     from poise.inference.classifier import Classifier
+    from poise.methods import expand
     from poise.prompts import check_labels
 
     # All that does not depend on the model is checked before it is loaded.
-    methods = [name.strip() for name in method.split(",") if name.strip()]
+    methods = list(expand(method))
     calibrating.check_images(check_labels(known), truth, missing_labels=missing_labels)
     limits: Any = {"coverage": wanted, "max_error": errors, "delta": 1 - confidence}
     calibrating.check_number(len(paths), methods=len(methods), **limits)
@@ -87,6 +88,11 @@ def calibrate(
     calibration.save(out)
     for table in tables(calibration, errors or list(_ERRORS), wanted):
         show(table)
+    lost = [f"{100 * error:g} % ({name})" for name, part in calibration.methods.items() for error in errors
+            if part.certificate(error).threshold is None]  # fmt: skip
+    if lost:
+        typer.echo(f"poise: no threshold can be certified for {', '.join(lost)}: too many confident answers are wrong, "
+                   "or there are too few images.", err=True)  # fmt: skip
     typer.echo(f"\nRecommended: {calibration.reason}\nWritten: {out}. Use it with: poise classify IMAGES "
                f"--calibration {out}")  # fmt: skip
 
@@ -98,7 +104,8 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
         Line((Cell(title), *(_cell(value(part), factor, digits) for part in parts.values())))
         for title, factor, digits, value in _METRICS
     )
-    calibrators = tuple(Line.of(name, _parameters(part), part.reason) for name, part in parts.items())
+    calibrators = tuple(Line.of(name, part.calibrator.name, _parameters(part)) for name, part in parts.items())
+    reasons = tuple(f"{name}: {part.reason}." for name, part in parts.items())
     promised = tuple(_promise(name, part, error) for name, part in parts.items() for error in errors)
     sets = tuple(_set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
     return [
@@ -106,12 +113,15 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
             "After: calibrated; each image without using its own label (cross-validation). Floor: the ECE of perfectly "
             "calibrated answers to so few images.",), texts=1),
         _reliability(calibration),
-        Table("Calibrators", ("Method", "Calibrator", "Choice"), calibrators, texts=3),
-        Table("Thresholds", ("Method", "Wrong at most", "Answer from confidence", "Answered here", "Wrong here"),
-              promised, (f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if you choose "
-                         "the level without looking at this table.",)),
-        Table("Prediction sets", ("Method", "Coverage", "Labels from probability"), sets,
-              ("They contain the correct label for this share of images like these, on average.",)),
+        Table("Calibrators", ("Method", "Calibrator", "Parameters"), calibrators, reasons, texts=3),
+        Table("Thresholds", ("Method", "Wrong at most", "Answer from raw confidence", "Answered here", "Wrong here"),
+              promised, (
+                  f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if errors do not "
+                  "become rarer as the confidence falls, and if you choose the level without looking at this table.",
+                  "Raw: before calibration.")),
+        Table("Prediction sets", ("Method", "Coverage", "Labels from raw probability"), sets,
+              ("They contain the correct label for this share of images like these, on average, if you choose the "
+               "method without looking at these tables.",)),
     ]  # fmt: skip
 
 
@@ -151,7 +161,7 @@ def _cell(value: Interval, factor: float, digits: int) -> Cell:
 
 def _parameters(part: MethodCalibration) -> str:
     values = (f"{name} {_text(value)}" for name, value in part.intervals.items())
-    return ", ".join(values if len(part.intervals) == 1 else (part.calibrator.name, *values))
+    return ", ".join(values)
 
 
 def _text(value: Interval) -> str:
@@ -190,15 +200,17 @@ def _labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
         found = open_dataset(f"folder:{images}")
         truth = [found.classes[item.label] for item in found.items]
         return [Path(str(item.source())) for item in found.items], truth, list(found.classes)
+    hint = "Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label"
     try:
         with images.open(encoding="utf-8-sig", newline="") as file:
             rows = [row for _, row in zip(range(_MAX_ROWS), csv.DictReader(file), strict=False)]
-            paths, truth = [images.parent / row["path"] for row in rows], [row["label"].strip() for row in rows]
-    except (OSError, ValueError, csv.Error, KeyError, TypeError, AttributeError) as problem:
-        raise InvalidDatasetError(
-            f"'{images}' can't be read as labelled images: {type(problem).__name__}: {problem}.",
-            hint="Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label",
-        ) from None
+    except (OSError, ValueError, csv.Error) as problem:
+        raise InvalidDatasetError(f"'{images}' can't be read as labelled images: {problem}.", hint=hint) from None
+    for number, row in enumerate(rows, start=2):
+        for column in ("path", "label"):
+            if not (row.get(column) or "").strip():
+                raise InvalidDatasetError(f"'{images}' has no {column} in line {number}.", hint=hint)
+    paths, truth = [images.parent / row["path"] for row in rows], [row["label"].strip() for row in rows]
     if not rows:
-        raise InvalidDatasetError(f"'{images}' has no rows.", hint="Its first line is path,label; then one per image.")
+        raise InvalidDatasetError(f"'{images}' has no rows.", hint=hint)
     return paths, truth, list(dict.fromkeys(truth))

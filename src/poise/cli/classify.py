@@ -53,8 +53,8 @@ def classify(
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="File of `poise calibrate`. It also sets the labels, the model and the other options below, "
-            "unless you give them."
+            help="File of `poise calibrate`. Labels, model, method, template, init, views, AugMix and seed are taken "
+            "from it, unless you give them."
         ),
     ] = None,
     coverage: Annotated[

@@ -46,6 +46,7 @@ _TABLE: dict[str, Value] = {
     "method": lambda result: result.method,
     "label": _label,
     **{name: _number(name, "{:.3f}".format) for name in _NUMBERS},
+    "raw": _number("raw_confidence", "{:.3f}".format),
     "next": _next,
     "set": _set,
     "decision": lambda result: result.decision and result.decision.action,
@@ -104,7 +105,7 @@ def as_table(outcomes: Sequence[Any], columns: Columns) -> str:
              if not results or any(value(result) is not None for result in results)}  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("image", *shown):
-        table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
+        table.add_column(heading, justify="right" if heading in (*_NUMBERS, "raw") else "left")
     below = []
     for image, outcome, row in zip(_short_names(outcomes), outcomes, rows, strict=True):
         if not row:

@@ -13,7 +13,7 @@ import numpy as np
 from poise.calibration import Answers, Calibration, assess, images_for_coverage, images_for_error
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Prediction
-from poise.inference.guarantees import uniform
+from poise.inference.guarantees import check_level, uniform
 from poise.inference.results import Failure
 from poise.prompts.labels import listed
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Watched = Callable[[Iterator[Any], int], Iterator[Any]]  # the same outcomes, with a progress bar
 
+FEW = 20  # images; with fewer there is a warning
 TIMED = 5  # images that each method classifies by itself, for its time per image
 
 
@@ -30,11 +31,12 @@ def _unwatched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
 
 
 def calibrate(
-    classifier: Classifier[Any], images: Sequence[Any], labels: Sequence[str], *, coverage: Sequence[float] = (),
-    max_error: Sequence[float] = (), delta: float = 0.05, missing_labels: bool = False, watched: Watched = _unwatched,
+    classifier: Classifier[Any], images: Iterable[Any], labels: Sequence[str], *,
+    coverage: float | Sequence[float] = (), max_error: float | Sequence[float] = (), delta: float = 0.05,
+    missing_labels: bool = False, watched: Watched = _unwatched,
 ) -> Calibration:  # fmt: skip
     """Calibrate a classifier; see `Classifier.calibrate`."""
-    names = [method.name for method in classifier.methods]
+    names, images = [method.name for method in classifier.methods], list(images)
     if classifier.tuner.ordered:
         raise InvalidCalibrationError(
             f"{', '.join(names)}: answers depend on the images before.",
@@ -46,17 +48,31 @@ def calibrate(
         raise InvalidOptionError(
             f"{len(images)} images and {len(classes)} labels were given.", hint="Give one label per image."
         )
-    check_number(len(images), methods=len(names), coverage=coverage, max_error=max_error, delta=delta)
-    found = list(_answered(watched(classifier.predictions(images), len(images)), classes))
-    keys = [prediction.key for prediction, _ in found]
+    wanted: Any = {
+        "methods": len(names),
+        "coverage": _several(coverage),
+        "max_error": _several(max_error),
+        "delta": delta,
+    }
+    check_number(len(images), **wanted)
+    outcomes = list(watched(classifier.predictions(images), len(images)))
+    found = list(_answered(outcomes, classes))
+    check_number(len(found), **wanted)
+    if len(found) < FEW:
+        warnings.warn(f"{len(found)} images say little: use {FEW} or more, better 100", stacklevel=3)
+    readable = [image for image, outcome in zip(images, outcomes, strict=True) if isinstance(outcome, Prediction)]
     truth = np.array([label for _, label in found], dtype=np.int64)
     answers = {}
     for method in classifier.methods:
         probs = np.array([prediction.answers[method.name].probs for prediction, _ in found])
-        answers[method.name] = Answers(method.settings(), probs, _seconds(classifier.only(method.name), images))
-    check_number(len(found), methods=len(names), coverage=coverage, max_error=max_error, delta=delta)
+        answers[method.name] = Answers(method.settings(), probs, _seconds(classifier.only(method.name), readable))
+    keys = [prediction.key for prediction, _ in found]
     noise = np.array([uniform(key) for key in keys])
     return assess(classifier.conditions(), answers, truth, noise, keys, delta=delta)
+
+
+def _several(levels: float | Sequence[float]) -> Sequence[float]:
+    return [levels] if isinstance(levels, int | float) else levels
 
 
 def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels: bool = False) -> list[int]:
@@ -68,9 +84,9 @@ def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels:
                                  hint="Add them to the labels, or leave these images out.")  # fmt: skip
     if not missing_labels and (missing := [repr(label) for label in known if label not in set(given)]):
         raise InvalidCalibrationError(
-            f"There is no image of the label {listed(missing)}.",
-            hint="Add images of it, or allow that (missing_labels=True, --missing-labels): nothing is then known about "
-            "how that label's images are answered.",
+            f"{len(missing)} of {len(known)} labels have no image: {listed(missing)}.",
+            hint="Add images, or allow that (missing_labels=True, --missing-labels): nothing is then known about how "
+            "images of these labels are answered.",
         )
     return [position[label] for label in given]
 
@@ -79,6 +95,10 @@ def check_number(
     images: int, *, methods: int, coverage: Sequence[float], max_error: Sequence[float], delta: float
 ) -> None:
     """Raise an error if the guarantees that are asked for need more images."""
+    for name, level in (("delta", delta), *(("coverage", each) for each in coverage)):
+        check_level(name, level)
+    for level in max_error:
+        check_level("max_error", level)
     needed = {f"prediction sets with coverage {level:g}": images_for_coverage(level) for level in coverage}
     for level in max_error:
         what = f"an error of at most {level:g} with confidence {1 - delta:g}"

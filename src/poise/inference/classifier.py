@@ -13,11 +13,11 @@ import numpy as np
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Conditions
-from poise.errors import InvalidOptionError, PoiseError, UnreadableImageError
+from poise.errors import CalibrationImageError, PoiseError, UnreadableImageError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import Guarantees, hash_prompt, read
-from poise.inference.options import ClassifierOptions, check_counts, find_methods
+from poise.inference.options import ClassifierOptions, check_counts, check_guarantees, find_methods
 from poise.inference.predictor import Predictor
 from poise.inference.results import Failure, Result, make_result
 from poise.inference.signals import check_reject
@@ -126,8 +126,7 @@ class Classifier(Generic[R]):
         self._several = not isinstance(method, str | Method)
         if not isinstance(init, Prompt):
             check_template(str(init), template)
-        if calibration is None and (coverage is not None or max_error is not None):
-            raise InvalidOptionError("coverage and max_error need a calibration.", hint="Make one with `calibrate`.")
+        check_guarantees(calibration, coverage, max_error, reject)
         stored = None if calibration is None else read(calibration)
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         self.recipe = ViewRecipe(views, seed, augmix)
@@ -155,6 +154,7 @@ class Classifier(Generic[R]):
 
         Raises:
             UnreadableImageError: An image can't be read. `each` yields a `Failure` instead.
+            CalibrationImageError: An image is one of the calibration images; likewise.
         """
         if isinstance(images, list | tuple):
             return list(self.results(images, details=details))
@@ -176,7 +176,7 @@ class Classifier(Generic[R]):
             if isinstance(outcome, Failure):
                 yield outcome
             elif self._guarantees and outcome.key in self._guarantees.images:
-                yield Failure(outcome.source, "calibration_image", _KNOWN_IMAGE)
+                yield Failure(outcome.source, CalibrationImageError.code, _KNOWN_IMAGE)
             else:
                 yield {name: self._result(outcome, name, details) for name in outcome.answers}
 
@@ -212,8 +212,8 @@ class Classifier(Generic[R]):
         images: Sequence[Any],
         labels: Sequence[str],
         *,
-        coverage: Sequence[float] = (),
-        max_error: Sequence[float] = (),
+        coverage: float | Sequence[float] = (),
+        max_error: float | Sequence[float] = (),
         delta: float = 0.05,
         missing_labels: bool = False,
     ) -> Calibration:
@@ -224,8 +224,8 @@ class Classifier(Generic[R]):
         Args:
             images: as in a call; images that can't be read are left out with a warning, copies of an image too.
             labels: the correct label of each image, one of ``self.labels``.
-            coverage: wanted coverages of prediction sets, such as [0.9].
-            max_error: wanted shares of wrong answers, such as [0.05].
+            coverage: wanted coverage of prediction sets, such as 0.9, or several.
+            max_error: wanted share of wrong answers, such as 0.05, or several.
             delta: probability with which a certified threshold may fail.
             missing_labels: whether some of ``self.labels`` may have no image.
 
@@ -249,11 +249,12 @@ class Classifier(Generic[R]):
 
     def conditions(self) -> Conditions:
         """Return what answers depend on beside the image and the method."""
-        texts, recipe, init = self.tuner.texts, self.recipe, self._tuning[2]
+        texts, recipe, (_, context, init, _) = self.tuner.texts, self.recipe, self._tuning
         return Conditions(
             model=self.encoder.name, fingerprint=fingerprint(self.encoder), labels=self.labels,
-            template=texts.classes.template, init=init if init == "template" else hash_prompt(texts.init),
-            views=recipe.views, augmix=recipe.augmix, seed=recipe.seed,
+            template=texts.classes.template, context=context, views=recipe.views, augmix=recipe.augmix,
+            seed=recipe.seed, init="prompt" if isinstance(init, Prompt) else str(init),
+            init_hash="" if init == "template" else hash_prompt(texts.init),
         )  # fmt: skip
 
     def only(self, method: str) -> Classifier[Any]:
@@ -293,6 +294,6 @@ class Classifier(Generic[R]):
 
 def _or_raise(outcome: Answers | Failure) -> Answers:
     if isinstance(outcome, Failure):
-        kind = UnreadableImageError if outcome.code == UnreadableImageError.code else PoiseError
-        raise kind(outcome.message, code=outcome.code)
+        kinds: dict[str, type[PoiseError]] = {kind.code: kind for kind in (UnreadableImageError, CalibrationImageError)}
+        raise kinds.get(outcome.code, PoiseError)(outcome.message, code=outcome.code)
     return outcome

@@ -43,10 +43,17 @@ class CalibratedAnswer:
 
     def set_at(self, coverage: float, score: str = "lac", per_class: bool = False) -> tuple[str, ...]:
         """Return the labels of the prediction set, most probable first."""
+        return self._set(coverage, score, per_class)[0]
+
+    def is_empty(self, coverage: float) -> bool:
+        """Return whether no label is probable enough for the set, so that it contains the most probable one."""
+        return self._set(coverage, "lac", False)[1]
+
+    def _set(self, coverage: float, score: str, per_class: bool) -> tuple[tuple[str, ...], bool]:
         check_coverage(coverage, len(self.part.labels))
         sets = self.part.sets(self.probs[None], coverage, np.array([self.u]), score=score, per_class=per_class)
         order = np.argsort(-self.probs, kind="stable")
-        return tuple(self.labels[at] for at in order if sets.members[0, at])
+        return tuple(self.labels[at] for at in order if sets.members[0, at]), bool(sets.empty[0])
 
 
 class Guarantees:
@@ -64,7 +71,7 @@ class Guarantees:
         self, calibration: Calibration, conditions: Conditions, methods: tuple[Method, ...],
         coverage: float | None, max_error: float | None,
     ) -> None:  # fmt: skip
-        calibration.conditions.check(conditions)
+        calibration.conditions.check(conditions, reads_views=any(method.reads_views for method in methods))
         self.labels, self.images, self.coverage = conditions.labels, calibration.images, coverage
         self.confidence = calibration.confidence
         self.parts = {method.name: calibration.method(method.name, method.settings()) for method in methods}
@@ -117,8 +124,7 @@ def in_words(max_error: float, confidence: float) -> str:
 
 def check_coverage(coverage: float, images: int) -> None:
     """Raise an error unless prediction sets with this coverage can be made from so many images."""
-    if not 0 < coverage < 1:
-        raise InvalidOptionError(f"coverage is {coverage}.", hint="Give a number between 0 and 1, such as 0.9.")
+    check_level("coverage", coverage)
     if images < (needed := images_for_coverage(coverage)):
         raise InvalidCalibrationError(
             f"Prediction sets with coverage {coverage:g} need {needed} calibration images, and there are {images}.",
@@ -126,7 +132,14 @@ def check_coverage(coverage: float, images: int) -> None:
         )
 
 
+def check_level(name: str, level: object) -> None:
+    """Raise an error unless ``level`` is a number between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise InvalidOptionError(f"{name} is {level!r}.", hint="Give a number between 0 and 1, such as 0.9 or 0.05.")
+
+
 def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
+    check_level("max_error", max_error)
     certificate = part.certificate(max_error)
     if certificate.threshold is None:
         raise InvalidCalibrationError(

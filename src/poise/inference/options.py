@@ -58,3 +58,16 @@ def check_counts(views: object, batch_size: object) -> None:
     for name, count, hint in (("views", views, views_hint), ("batch_size", batch_size, "")):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise InvalidOptionError(f"{name} is {count!r}.", hint=f"Use a whole number of at least 1.{hint}")
+
+
+def check_guarantees(calibration: object, coverage: object, max_error: object, reject: object) -> None:
+    """Raise an error if these options of `Classifier` don't fit together."""
+    if calibration is None and (coverage is not None or max_error is not None):
+        raise InvalidOptionError(
+            "coverage and max_error need a calibration.", hint="Make one with `poise calibrate` or `calibrate`."
+        )
+    if reject is not None and max_error is not None:
+        raise InvalidOptionError(
+            "reject and max_error both decide what is answered, and the certified error holds for max_error alone.",
+            hint="Give one of them.",
+        )

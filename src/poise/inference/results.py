@@ -20,6 +20,7 @@ from poise.types import DualEncoder
 __all__ = ["Decision", "Details", "Failure", "Result", "make_result"]
 
 _TINY = 1e-300  # probabilities of 0 are raised to this
+_EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
 _SHOWN = 10  # labels shown in a notebook
 
 
@@ -75,7 +76,7 @@ class Result:
             tuned prompt. None if there are no augmented views.
         rejected: the most probable label, if ``match`` is below ``reject``, so that ``label`` is "unknown"; otherwise
             None.
-        notes: changes when the image was read: first frame used, alpha blended with white, ...
+        notes: changes when the image was read (first frame used, alpha blended with white, ...), and remarks.
         details: intermediate results, if requested.
         raw_confidence: confidence before calibration; None if the classifier has no calibration.
         prediction_set: labels, most probable first, that contain the correct one for the share of images that
@@ -159,14 +160,16 @@ def make_result(
     """Return one method's answer for one image, calibrated if there are guarantees."""
     answer = prediction.answers[method]
     probs = answer.probs
-    added: dict[str, Any] = {}
+    added: dict[str, Any] = {"notes": prediction.notes}
     if guarantees:
         probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
         added = {
             "calibrated": calibrated, "raw_confidence": float(answer.probs.max()),
             "prediction_set": None if guarantees.coverage is None else calibrated.set_at(guarantees.coverage),
-            "decision": guarantees.decision(method, answer.probs),
+            "decision": guarantees.decision(method, answer.probs), "notes": prediction.notes,
         }  # fmt: skip
+        if guarantees.coverage is not None and calibrated.is_empty(guarantees.coverage):
+            added["notes"] += (_EMPTY,)
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
     best, top = next(iter(ranked)), list(ranked.values())
     # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
@@ -185,7 +188,6 @@ def make_result(
         match=matched,
         agreement=agreement(answer.view_labels, int(answer.probs.argmax())),
         rejected=best if rejected else None,
-        notes=prediction.notes,
         details=_details(answer, labels, encoder) if details else None,
         **added,
     )
