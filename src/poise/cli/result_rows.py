@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Value = Callable[["Result"], object]
 
 
+_IN_SET = 5  # labels of a prediction set that the table shows
 _NUMBERS = ("confidence", "margin", "entropy", "match", "agreement")  # of a result
 
 
@@ -38,7 +39,10 @@ def _next(result: Result) -> str:
 
 
 def _set(result: Result) -> str | None:
-    return None if result.prediction_set is None else "{" + ", ".join(result.prediction_set) + "}"
+    if result.prediction_set is None:
+        return None
+    more = len(result.prediction_set) - _IN_SET
+    return "{" + ", ".join(result.prediction_set[:_IN_SET]) + (f" and {more} more" if more > 0 else "") + "}"
 
 
 # Columns of the table, and of CSV between "image" and "error". In the table, a column without any value is left out.
