@@ -44,6 +44,8 @@ def test_flags_override_the_file():
         (["--method", "tptt", "--dataset", "dtd"], UnknownNameError),
         (["--set", "veiws=3", "--dataset", "dtd"], UnknownNameError),
         (["--views", "0", "--dataset", "dtd"], InvalidOptionError),
+        (["--method", "mta", "--views", "4", "--dataset", "dtd"], InvalidOptionError),
+        (["--method", "zero-shot | cots", "--views", "1", "--dataset", "dtd"], InvalidOptionError),
         (["--temperature", "0", "--dataset", "dtd"], InvalidOptionError),
         (["--template", "x", "--dataset", "dtd"], InvalidTemplateError),
         (["--engine", "foo", "--dataset", "dtd"], UnknownNameError),
