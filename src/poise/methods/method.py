@@ -259,7 +259,7 @@ def check_parameters(
     known = [name for name in parameters(make) if name not in (given or ())]
     for option in options:
         if option not in known:
-            raise UnknownNameError.of(f"parameter of the {owner}", option, known)
+            raise UnknownNameError.of("parameter", option, known, owner=f"the {owner}")
 
 
 def _describe(term: Term) -> str:
