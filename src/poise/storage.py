@@ -1,4 +1,4 @@
-"""Atomic writes, hashes, file names, and text that is safe to print."""
+"""Atomic writes, hashes, file names, and text that is printed."""
 
 from __future__ import annotations
 
@@ -105,6 +105,15 @@ def printable(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode() if ord(character) > 0xFF else f"\\x{ord(character):02x}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one.
+
+    >>> counted(1, "image"), counted(0, "image")
+    ('1 image', '0 images')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def safe_cell(value: object) -> object:

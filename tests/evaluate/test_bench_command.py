@@ -103,6 +103,14 @@ def test_frameworks_inits_and_temperatures_are_flags(tmp_path):
     assert isinstance(refused.exception, InvalidOptionError)
 
 
+def test_one_of_each_is_counted_in_the_singular(tmp_path):
+    more = ["--method", "zero-shot", "--seeds", "1", "--limit", "1"]
+    result = runner.invoke(app, arguments(make_images(tmp_path / "images"), tmp_path / "runs", *more))
+    assert "1 image, 1 method, 1 seed, 0 failures; 1 of 1 chunk new, in " in result.output
+    info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
+    assert "run: 1 of 1 chunk, 1 image, 0 errors" in info.output
+
+
 def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):
     argv = arguments(make_images(tmp_path / "images"), tmp_path / "runs")
     at = argv.index("--name")
