@@ -61,16 +61,22 @@ def test_published_defaults() -> None:
     assert (method.t_min, method.t_max, method.detach_temperature) == (0.1, 10.0, False)
 
 
+def test_a_step_that_is_given_as_a_method_is_explained() -> None:
+    for name in ("cots", "cots | sals"):
+        with pytest.raises(UnknownNameError, match=r"'cots' is a post-hoc step.*'zero-shot \| cots'"):
+            methods.get(name)
+
+
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"Did you mean 'kld\+cats'"):
         methods.get("kld+cat")
     with pytest.raises(UnknownNameError, match="Did you mean 'steps'"):
         methods.get("tpt", step=2)
-    with pytest.raises(UnknownNameError, match="option of the method 'tpt' 'weight'"):
+    with pytest.raises(UnknownNameError, match="Unknown option 'weight' of the method 'tpt'"):
         methods.get("tpt", weight=2.0)
     with pytest.raises(UnknownNameError, match="Did you mean 'dispersion'"):
         Method(name="mine", terms=(Term("dispersions"),))
-    with pytest.raises(UnknownNameError, match="parameter of the objective 'entropy' 'power'"):
+    with pytest.raises(UnknownNameError, match="Unknown parameter 'power' of the objective 'entropy'"):
         methods.get("tpt", entropy={"power": 2})
 
 

@@ -47,12 +47,17 @@ class UnknownNameError(PoiseError, LookupError):
     code = "unknown_name"
 
     @classmethod
-    def of(cls, kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
-        """Return the error for the name ``given``, with the most similar name and a list of the known ones."""
+    def of(cls, kind: str, given: str, known: Iterable[str], *, owner: str = "") -> UnknownNameError:
+        """Return the error for the name ``given``, with the most similar name and a list of the known ones.
+
+        >>> UnknownNameError.of("option", "step", ["lr", "steps"], owner="the method 'tpt'").message
+        "Unknown option 'step' of the method 'tpt'. Did you mean 'steps'?"
+        """
         names = sorted(known)
         near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
-        return cls(f"Unknown {kind} '{given}'.{guess}", hint=f"Known: {', '.join(names)}.")
+        whose = f" of {owner}" if owner else ""
+        return cls(f"Unknown {kind} '{given}'{whose}.{guess}", hint=f"Known: {', '.join(names)}.")
 
 
 class InvalidLabelsError(PoiseError, ValueError):

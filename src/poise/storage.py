@@ -1,4 +1,4 @@
-"""Atomic writes, hashes, file names, and text that is safe to print."""
+"""Atomic writes, hashes, file names, and text that is printed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import category
 
 from poise.errors import StorageError
 
@@ -94,12 +95,25 @@ def slug(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters, which could move the cursor or change colours.
+    r"""Escape control and format characters, which could move the cursor, change colours or reverse the text.
 
-    >>> printable("cat\x1b[31m")
-    'cat\\x1b[31m'
+    >>> printable("cat\x1b[31m \u202egod")
+    'cat\\x1b[31m \\u202egod'
     """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
+    return "".join(_escaped(character) if category(character) in ("Cc", "Cf") else character for character in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode() if ord(character) > 0xFF else f"\\x{ord(character):02x}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one.
+
+    >>> counted(1, "image"), counted(0, "image")
+    ('1 image', '0 images')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def safe_cell(value: object) -> object:

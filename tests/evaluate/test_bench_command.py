@@ -44,6 +44,8 @@ def test_flags_override_the_file():
         (["--method", "tptt", "--dataset", "dtd"], UnknownNameError),
         (["--set", "veiws=3", "--dataset", "dtd"], UnknownNameError),
         (["--views", "0", "--dataset", "dtd"], InvalidOptionError),
+        (["--method", "mta", "--views", "4", "--dataset", "dtd"], InvalidOptionError),
+        (["--method", "zero-shot | cots", "--views", "1", "--dataset", "dtd"], InvalidOptionError),
         (["--temperature", "0", "--dataset", "dtd"], InvalidOptionError),
         (["--template", "x", "--dataset", "dtd"], InvalidTemplateError),
         (["--engine", "foo", "--dataset", "dtd"], UnknownNameError),
@@ -99,6 +101,14 @@ def test_frameworks_inits_and_temperatures_are_flags(tmp_path):
     assert orders[0] != orders[1]  # each seed has its own stream
     refused = runner.invoke(app, arguments(images, tmp_path / "runs", *more[:-1], "warm"))
     assert isinstance(refused.exception, InvalidOptionError)
+
+
+def test_one_of_each_is_counted_in_the_singular(tmp_path):
+    more = ["--method", "zero-shot", "--seeds", "1", "--limit", "1"]
+    result = runner.invoke(app, arguments(make_images(tmp_path / "images"), tmp_path / "runs", *more))
+    assert "1 image, 1 method, 1 seed, 0 failures; 1 of 1 chunk new, in " in result.output
+    info = runner.invoke(app, ["bench", "resume-info", str(tmp_path / "runs")])
+    assert "run: 1 of 1 chunk, 1 image, 0 errors" in info.output
 
 
 def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):

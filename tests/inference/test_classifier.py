@@ -259,3 +259,10 @@ def test_model_output_that_is_not_finite_gives_a_failure(encoder, monkeypatch: p
     (outcome,) = classifier(encoder).each([make_image()])
     assert isinstance(outcome, poise.Failure)
     assert outcome.code == "non_finite"
+
+
+def test_a_method_that_tunes_needs_words_to_tune() -> None:
+    with pytest.raises(InvalidOptionError, match=r"context='none' leaves no words to tune"):
+        poise.Classifier(["a", "b"], model="tiny", method=["zero-shot", "tpt"], views=2, context="none", device="cpu")
+    plain = poise.Classifier(["a", "b"], model="tiny", method="zero-shot", context="none", device="cpu")
+    assert plain(np.zeros((32, 32, 3), np.uint8)).label in plain.labels

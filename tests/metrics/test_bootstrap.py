@@ -9,7 +9,7 @@ import pytest
 
 from poise import metrics
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.metrics.bootstrap import interval, resampled_counts
+from poise.metrics.bootstrap import bounds, interval, resampled_counts
 
 
 def sample(seed: int, images: int = 150, classes: int = 4, decimals: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +71,12 @@ def test_standard_deviation_over_seeds() -> None:
     found = metrics.estimate(samples, names=["accuracy"], resamples=20)["accuracy"]
     assert (found.value, found.std) == pytest.approx((0.5, 0.25))
     assert metrics.estimate(samples[:1], names=["accuracy"], resamples=20)["accuracy"].std is None
+
+
+def test_an_interval_contains_its_value() -> None:
+    rare = np.repeat([0.0, 1.0], [980, 20])  # the middle 95 % of the draws are 0, and so is their mean after the move
+    assert interval(0.02, rare) == (0.02, 0.0, 0.02)
+    assert bounds(-0.02, -rare) == (-0.02, 0.0)
 
 
 def test_interval_of_a_signed_metric_may_be_negative() -> None:

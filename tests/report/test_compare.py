@@ -115,6 +115,8 @@ def test_an_unfinished_run_is_noted(tmp_path: Path) -> None:
 def test_unknown_methods_are_refused(runs: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"do not have the method tptt\. They have: zero-shot, tpt, "):
         differences(runs, "kld+cats", ["tptt"], ["ece"])
+    with pytest.raises(UnknownNameError, match=r"do not have the methods kldd and tptt\."):
+        differences(runs, "kldd", ["tptt"], ["ece"])
 
 
 def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from report import made
 
 from poise.errors import InvalidDatasetError, MissingDependencyError, UnknownNameError
+from poise.metrics import Estimate
+from poise.report import panels
 from poise.report.figures import kinds, write_figures
 from poise.report.runs import load
 from poise.report.tsne import embed, text_features
@@ -42,6 +45,12 @@ def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None
     assert re.search(r"floor [\d.]+, n = 200 x 2", reliability)
     for name in ("metrics_pocket.svg", "tradeoff_pocket.svg"):
         assert "floor" in (tmp_path / name).read_text()
+
+
+def test_estimates_whose_draws_are_nearly_all_equal_are_drawn() -> None:
+    rare = Estimate((0.02,), np.repeat([0.0, 1.0], [980, 20]))
+    panels.estimates(Figure().subplots(), "ece", {"zero": rare})
+    panels.tradeoff(Figure().subplots(), {"zero": (rare, rare)}, "")
 
 
 def test_figures_of_calibration(small: Path, tmp_path: Path) -> None:

@@ -164,6 +164,12 @@ def test_hostile_names_are_escaped_in_tables(tmp_path: Path, format: str) -> Non
     assert printable("a\tb") == "a\\x09b"
 
 
+def test_characters_that_change_the_order_of_text_are_escaped() -> None:
+    assert printable("gpj.\u202egod\u2066\u200f") == "gpj.\\u202egod\\u2066\\u200f"
+    assert printable("\xad\U000e0041\x85") == "\\xad\\U000e0041\\x85"
+    assert printable("naïve 猫 é") == "naïve 猫 é"
+
+
 def test_other_metrics_and_intervals(runs: Path) -> None:
     text = table_text(runs, metrics=("nll", "aurc"), resamples=20, intervals=True)
     assert "NLL" in text

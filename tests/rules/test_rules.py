@@ -100,6 +100,10 @@ def test_saturated_predictions_are_left_alone() -> None:
 def test_mta_refuses_fewer_than_five_views() -> None:
     with pytest.raises(InvalidOptionError, match="5 views or more"):
         RobustMean()(example_images(views=4), HEAD)
+    with pytest.raises(InvalidOptionError, match=r"'mta' needs 5 views per image, and views is 4"):
+        methods.get("mta").check_views(4)
+    methods.get("mta | sals").check_views(5)
+    assert RobustMean()(example_images(views=5), HEAD).logits.isfinite().all()
 
 
 def test_parameters_are_checked() -> None:

@@ -131,9 +131,9 @@ def test_wrong_names_are_refused(encoder, files) -> None:
 
 def test_options_belong_to_their_framework(encoder, files) -> None:
     classes = tokenise(encoder, LABELS)
-    with pytest.raises(UnknownNameError, match=r"option of the framework 'dynaprompt' 'sise'.*Did you mean 'size'"):
+    with pytest.raises(UnknownNameError, match=r"option 'sise' of the framework 'dynaprompt'.*Did you mean 'size'"):
         make_tuner(encoder, classes, CHOSEN, framework="dynaprompt", options={"sise": 3})
-    with pytest.raises(UnknownNameError, match="option of the framework 'tpt' 'size'"):
+    with pytest.raises(UnknownNameError, match="option 'size' of the framework 'tpt'"):
         make_tuner(encoder, classes, CHOSEN, options={"size": 3})
     with pytest.raises(InvalidOptionError, match="statistics='x' was given, and the init is 'template'"):
         make_tuner(encoder, classes, CHOSEN, options={"statistics": "x"})

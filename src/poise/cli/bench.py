@@ -12,6 +12,7 @@ import typer
 
 from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
 from poise.errors import StorageError
+from poise.storage import counted
 
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig, Settings
@@ -181,7 +182,9 @@ def resume_info(runs: Runs) -> None:
         raise typer.Exit(NOTHING_DONE)
     for folder in folders:
         run = status(folder)
-        typer.echo(f"{run.run}: {run.finished} of {run.units} chunks, {run.images} images, {run.errors} errors")
+        chunks, images, errors = (counted(number, noun) for number, noun in (
+            (run.units, "chunk"), (run.images, "image"), (run.errors, "error")))  # fmt: skip
+        typer.echo(f"{run.run}: {run.finished} of {chunks}, {images}, {errors}")
         if run.damaged:
             typer.echo(f"  damaged, to be computed again: {', '.join(run.damaged)}")
         if run.finished < run.units and run.command:
@@ -239,12 +242,14 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     if summary.damaged:
         typer.echo(f"poise: damaged files were computed again: {', '.join(summary.damaged)}", err=True)
     if summary.errors:
-        typer.echo(f"poise: {summary.errors} images could not be read; their rows say why.", err=True)
+        typer.echo(f"poise: {counted(summary.errors, 'image')} could not be read; the records say why.", err=True)
     if summary.fallbacks:
-        typer.echo(f"poise: {summary.fallbacks} answers are un-tuned, because tuning was not finite.", err=True)
+        typer.echo(f"poise: {counted(summary.fallbacks, 'answer')} without tuning, which was not finite.", err=True)
+    counts = {"image": summary.images // summary.seeds, "method": summary.methods, "seed": summary.seeds,
+              "failure": summary.errors}  # fmt: skip
     typer.echo(
-        f"{summary.folder}: {summary.images // summary.seeds} images, {summary.methods} methods, {summary.seeds} seeds,"
-        f" {summary.errors} failures; {summary.computed} of {summary.units} chunks new, in {seconds:.1f} s"
+        f"{summary.folder}: {', '.join(counted(number, noun) for noun, number in counts.items())}; "
+        f"{summary.computed} of {counted(summary.units, 'chunk')} new, in {seconds:.1f} s"
     )
     typer.echo(f"Next: {shlex.join(['poise', 'bench', 'table', str(summary.folder)])}")
     return 0 if not summary.errors else NOTHING_DONE if summary.errors == summary.images else SOME_FAILED

@@ -138,7 +138,7 @@ def _base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
         names = ", ".join(filter(None, runs)) or "none has a name: give each one"
         raise InvalidOptionError(f"'{source}' has several runs.", hint=f"Set 'base_run' to one of: {names}.")
     if run not in runs:
-        raise UnknownNameError.of(f"run of '{source}'", str(run), runs)
+        raise UnknownNameError.of("run", str(run), runs, owner=f"'{source}'")
     return runs[run]
 
 

@@ -66,10 +66,12 @@ def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -
 
 
 def check_init(config: RunConfig) -> None:
-    """Reject an init, a template or an option of the framework that can't be used, before any data is read."""
+    """Reject an init, a template, methods or an option of the framework that can't be used, before data is read."""
     framework = frameworks.get(config.framework)
     framework.parse(config.framework_options)
-    framework.check(make_methods(config))
+    framework.check(chosen := make_methods(config))
+    for method in chosen:
+        method.check_views(config.views)
     if framework.own_templates and config.template:
         raise InvalidOptionError(
             f"The framework '{config.framework}' has its own templates.", hint="Leave out the template."

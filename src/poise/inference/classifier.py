@@ -271,6 +271,8 @@ class Classifier(Generic[R]):
 
     def _prepare(self) -> None:
         self.tuner = self._make_tuner(*self._tuning)
+        if self._tunes() and not self.tuner.texts.classes.slots.shape[1]:
+            raise InvalidOptionError("context='none' leaves no words to tune.", hint="Omit it, or use zero-shot.")
         self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self._batch_size)
 
     def _make_tuner(

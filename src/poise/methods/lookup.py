@@ -100,6 +100,9 @@ def get(name: str, /, **options: Any) -> Method:
     'mta(lambda_y=0.2, lambda_q=3.0), then sals'
     """
     first, *after = canonical(name).split(BAR)
+    if first in posthoc and first not in methods:
+        raise UnknownNameError(f"'{first}' is a post-hoc step, not a method.",
+                               hint=f"Write it after a method, for example 'zero-shot{BAR}{first}'.")  # fmt: skip
     method, name = methods.get(first), canonical(name)
     _check_known(name, method, after, options)
     steps = tuple(Step(step, _parameters_of(step, name, options)) for step in after)
@@ -147,7 +150,7 @@ def _check_known(name: str, method: Method, after: list[str], options: Mapping[s
                 hint="Make a Method with another name, and poise.methods.register it.",
             )
         if option not in known:
-            raise UnknownNameError.of(f"option of the method '{name}'", option, known)
+            raise UnknownNameError.of("option", option, known, owner=f"the method '{name}'")
 
 
 def _parameters_of(part: str, name: str, options: dict[str, Any]) -> Mapping[str, Any]:

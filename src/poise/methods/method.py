@@ -157,6 +157,14 @@ class Method:
         passes = f"{self.steps} backward and {self.steps} forward" if self.tunes else "no"
         return f"{views}; {passes} text passes"
 
+    def check_views(self, views: int) -> None:
+        """Refuse a number of views per image that is too small for the rule or for a post-hoc step."""
+        parts: list[Rule | PostHoc] = [self.make_rule()] if self.rule else []
+        least = max((part.least_views for part in (*parts, *self.make_posthoc())), default=1)
+        if views < least:
+            raise InvalidOptionError(f"The method '{self.name}' needs {least} views per image, and views is {views}.",
+                                     hint=f"Use {least} views or more.")  # fmt: skip
+
     def target(self) -> Target:
         """Return the target p_aug of this method."""
         scaling = ConfidenceTemperature(t_min=self.t_min, t_max=self.t_max, detach=self.detach_temperature)
@@ -251,7 +259,7 @@ def check_parameters(
     known = [name for name in parameters(make) if name not in (given or ())]
     for option in options:
         if option not in known:
-            raise UnknownNameError.of(f"parameter of the {owner}", option, known)
+            raise UnknownNameError.of("parameter", option, known, owner=f"the {owner}")
 
 
 def _describe(term: Term) -> str:

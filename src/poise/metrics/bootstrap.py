@@ -34,10 +34,11 @@ def bounds(value: float, replicates: Floats) -> tuple[float, float]:
     """Return the middle 95 % of ``replicates`` [R], moved so that their mean is ``value``.
 
     A binned calibration error grows when images are drawn twice, so its resamples lie above the value on average (for
-    accuracy, NLL and Brier the move is next to nothing).
+    accuracy, NLL and Brier the move is next to nothing). Where few resamples are far from the others, the moved middle
+    may miss ``value``; it is then extended to ``value``. A difference whose bounds exclude 0 is on the same side of 0.
     """
     low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) + (value - replicates.mean())
-    return float(low), float(high)
+    return min(float(low), value), max(float(high), value)
 
 
 def interval(value: float, replicates: Floats) -> Interval:

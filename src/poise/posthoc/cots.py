@@ -35,6 +35,7 @@ class ConfidenceMatching(PostHoc):
     """
 
     reads_views: ClassVar[bool] = True
+    least_views: ClassVar[int] = 2
     citation: ClassVar[str] = "Liang et al., 2026"
 
     selection: float = 0.1
@@ -52,8 +53,10 @@ class ConfidenceMatching(PostHoc):
     def match(self, answered: Answered) -> tuple[Tensor, Tensor]:
         """Return the confident views' logits [B, K, C] after the method, and the temperatures [B]."""
         count = answered.logits.shape[1]
-        if count < 2:
-            raise InvalidOptionError("CoTS was given the plain view alone.", hint="Use 2 views or more.")
+        if count < self.least_views:
+            raise InvalidOptionError(
+                "CoTS was given the plain view alone.", hint=f"Use {self.least_views} views or more."
+            )
         order = torch.argsort(view_entropy(answered.logits[:, 1:]), dim=1, stable=True)
         index = 1 + order[:, : max(1, min(count - 1, int(count * self.selection)))]
         index = index[..., None].expand(-1, -1, answered.logits.shape[-1])

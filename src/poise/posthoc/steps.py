@@ -27,6 +27,9 @@ class PostHoc(ABC):
     reads_views: ClassVar[bool] = False
     """Whether it needs the logits of all views after the method."""
 
+    least_views: ClassVar[int] = 1
+    """How many views per image it needs, the plain one included."""
+
     keeps_label: ClassVar[bool] = True
     """Whether the predicted label stays the same."""
 

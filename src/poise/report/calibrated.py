@@ -23,6 +23,7 @@ from poise.evaluate.records import entropy
 from poise.metrics import RiskCoverage, answered_error, risk_coverage
 from poise.report.groups import Group, SeedCalibration, SeedRows, Setting
 from poise.report.looks import CALIBRATED, base
+from poise.storage import counted
 
 
 def with_calibrated(groups: Iterable[Group]) -> tuple[Group, ...]:
@@ -133,4 +134,4 @@ def notes(groups: Sequence[Group], classes: Callable[[str], int]) -> list[str]:
 
 
 def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} ({count} seed{'s' * (count > 1)})" for name, count in counts.items())
+    return ", ".join(f"{name} ({counted(count, 'seed')})" for name, count in counts.items())

@@ -43,7 +43,7 @@ def differences(
     records = load(runs)
     if absent := [name for name in (method, *against) if name not in records.methods]:
         raise UnknownNameError(
-            f"These runs do not have the method {' and '.join(absent)}.",
+            f"These runs do not have the method{'s' * (len(absent) > 1)} {' and '.join(absent)}.",
             hint=f"They have: {', '.join(records.methods)}. Choose among them with --method and --against.",
         )
     board = scoreboard(records, metrics=metrics, resamples=resamples)

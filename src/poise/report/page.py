@@ -23,7 +23,7 @@ from poise.report.plot import Plot
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, scoreboard
 from poise.report.tables import result_tables
-from poise.storage import write_atomic
+from poise.storage import counted, write_atomic
 
 FIRST = ("ece", "accuracy")  # shown first; the tables of the other metrics are folded
 # The colours of figures as variables of the page, so that they follow the reader's light or dark mode.
@@ -69,7 +69,7 @@ def _lead(records: Records) -> str:
     models = list(dict.fromkeys(setting.model for setting in records.settings))
     images = sum(next(records.chosen(dataset=name)).n for name in records.datasets)
     counts = {"dataset": len(records.datasets), "image": images, "method": len(records.methods)}
-    datasets, images_text, methods = (f"{number} {noun}{'s' * (number != 1)}" for noun, number in counts.items())
+    datasets, images_text, methods = (counted(number, noun) for noun, number in counts.items())
     return (
         f"{', '.join(models)}; {datasets} with {images_text}, {methods}: calibration and accuracy. Small numbers "
         f"are floors, standard deviations over seeds (±) and 95 % confidence intervals over images; grey rows are the "

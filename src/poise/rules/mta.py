@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ class RobustMean(Rule):
         lambda_q: the weight of agreement with other views' predictions.
     """
 
+    least_views: ClassVar[int] = 5  # below, no view has a neighbour
+
     lambda_y: float = 0.2
     lambda_q: float = 4.0
 
@@ -49,8 +52,10 @@ class RobustMean(Rule):
     def __call__(self, out: Outputs, head: LogitHead) -> RuleAnswer:
         """Return the logits [B, C]."""
         count = out.image_features.shape[1]
-        if int(_NEIGHBOURS * (count - 1)) < 1:
-            raise InvalidOptionError(f"MTA was given {count} views per image.", hint="Use 5 views or more.")
+        if count < self.least_views:
+            raise InvalidOptionError(
+                f"MTA was given {count} views per image.", hint=f"Use {self.least_views} views or more."
+            )
         mode = self.modes(out.image_features.to(out.logits.dtype), out.logits.softmax(-1))
         return RuleAnswer(head.logits(mode, out.text_features)[:, 0])
 

@@ -69,6 +69,7 @@ class Rule(ABC):
 
     ordered: ClassVar[bool] = False
     gives: ClassVar[Gives] = Gives.LOGITS
+    least_views: ClassVar[int] = 1  # per image, the plain one included
     labelled: ClassVar[bool] = False  # whether it needs a file made of labelled images
 
     @property

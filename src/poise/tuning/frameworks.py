@@ -68,7 +68,7 @@ class Framework:
         known = [option.name for option in fields(self.options)]
         for name in values:
             if name not in known:
-                raise UnknownNameError.of(f"option of the framework '{self.name}'", name, known)
+                raise UnknownNameError.of("option", name, known, owner=f"the framework '{self.name}'")
         check_options(self.options, values, f"the framework '{self.name}'")
         return self.options(**values)
 
