@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from oracles import metrics as oracle
@@ -50,6 +52,15 @@ def test_decisions_by_hand() -> None:
 def test_no_answer_is_no_error() -> None:
     assert metrics.answered_error([False, False], [True, False]) == 0
     assert metrics.classwise_coverage([True, False, True], [5, 2, 2]).tolist() == [0.5, 1]
+
+
+def test_the_error_of_answers_has_no_value_without_answers() -> None:
+    none = replace(decided(), answered=np.zeros(4, dtype=bool))
+    assert metrics.get("answered").available(none)
+    assert "answered_error" not in metrics.available(none)
+    assert "answered_error" not in metrics.estimate([decided(), none], resamples=5)
+    with pytest.raises(InvalidOptionError, match=r"'answered_error' needs at least one answered image"):
+        metrics.estimate([none], names=["answered_error"])
 
 
 def test_decisions_need_sets_and_answers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,19 @@ def test_thresholds_that_fail_and_classes_without_images_are_noted(tmp_path: Pat
     notes = " ".join(table.notes)
     assert "nothing is answered, for: tpt on dtd (2 seeds)" in notes
     assert "without any calibration image: dtd 1" in notes
-    assert {row["value"] for row in table.records} == {0}
+    assert {(row["metric"], row["value"]) for row in table.records} == {("answered", 0)}
+
+
+def test_a_method_without_answers_has_a_dash_instead_of_an_error(records: Records) -> None:
+    found = group(records, "tpt | calibrated")
+    nothing = {**found.seeds[2].columns, "answered": np.zeros(found.n, dtype=bool)}
+    silent = replace(found, seeds={**found.seeds, 2: replace(found.seeds[2], columns=nothing)})
+    changed = replace(records, groups=tuple(silent if each is found else each for each in records.groups))
+    (table,) = result_tables(changed, metrics=("answered_error",), resamples=20)
+    (name, score, *_), (silent_name, *dashes) = ([cell.text for cell in line.cells] for line in table.lines)
+    assert (name, silent_name, set(dashes)) == ("zero-shot | calibrated", "tpt | calibrated", {"—"})
+    assert float(score) > 0
+    assert "A dash" in " ".join(table.notes)
 
 
 def test_calibrated_methods_can_be_compared(folder: Path) -> None:

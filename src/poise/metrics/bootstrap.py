@@ -105,7 +105,7 @@ def estimate(
     Args:
         samples: the same images in the same order, one sample per seed. Each resample draws the same images in every
             sample, so that its spread is that of the mean.
-        names: metrics; by default all that the samples allow.
+        names: metrics; by default all that every sample allows.
         resamples: number of resamples.
         seed: seed of the resamples; estimates with the same seed over the same images can be subtracted.
 
@@ -116,7 +116,9 @@ def estimate(
     if len({len(sample) for sample in samples}) != 1:
         raise InvalidOptionError("Samples of different lengths were given.",
                                  hint="Give the same images for every seed.")  # fmt: skip
-    metrics = {name: rows.get(name) for name in (rows.available(samples[0]) if names is None else names)}
+    if names is None:
+        names = [name for name in rows.names() if all(rows.get(name).available(sample) for sample in samples)]
+    metrics = {name: rows.get(name) for name in names}
     draws: dict[str, list[Floats]] = {name: [] for name in metrics}
     weighted = {name: [metric.on_counts(sample) for sample in samples] for name, metric in metrics.items()}
     for counts in resampled_counts(len(samples[0]), resamples, seed):

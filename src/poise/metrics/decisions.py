@@ -43,6 +43,6 @@ def weighted_classwise_coverage(covered: Bools, labels: Ints, *, worst: bool = F
 
 
 def weighted_answered_error(answered: Bools, correct: Bools) -> Weighted:
-    """Weighted form of `answered_error`."""
+    """Weighted form of `answered_error`; 0 on a resample without answered images, so that intervals stay finite."""
     given, wrong = answered.astype(np.float64), (answered & ~correct).astype(np.float64)
     return lambda counts: np.asarray(counts @ wrong / np.maximum(counts @ given, 1))

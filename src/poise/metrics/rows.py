@@ -23,10 +23,12 @@ T = TypeVar("T")
 _PARTS = {  # of a sample, by what a metric says that it needs
     "top": ("confidence", "correct"), "top5": ("top5",), "probs": ("probs", "labels"),
     "sets": ("set_sizes", "covered", "labels"), "answered": ("answered", "correct"),
+    "answers": ("answered", "correct"),
 }  # fmt: skip
 _NEEDS = {
     "top": "confidences", "top5": "the five most probable classes", "probs": "all probabilities and the labels",
     "sets": "prediction sets and the labels", "answered": "which images are answered",
+    "answers": "at least one answered image",
 }  # fmt: skip
 
 
@@ -43,7 +45,8 @@ class Metric:
             returns a function from counts [R, N] to values [R]. Without it ``value`` is called on every resample,
             which gives the same numbers more slowly.
         needs: "top" (confidence and correctness), "top5", "probs" (all probabilities and the labels), "sets"
-            (prediction sets and the labels) or "answered" (which images are answered).
+            (prediction sets and the labels), "answered" (which images are answered) or "answers" (the same, and at
+            least one image is answered).
         unit: "percent" is multiplied by 100 where it is shown.
         higher_is_better: the direction; None where neither is better, so that nothing is marked as best.
         digits: decimals in tables.
@@ -56,7 +59,7 @@ class Metric:
     about: str
     value: Callable[[Sample], float]
     weighted: Callable[[Sample], Weighted] | None = None
-    needs: Literal["top", "top5", "probs", "sets", "answered"] = "top"
+    needs: Literal["top", "top5", "probs", "sets", "answered", "answers"] = "top"
     unit: Literal["percent", "nats", "score"] = "percent"
     higher_is_better: bool | None = False
     digits: int = 2
@@ -67,9 +70,13 @@ class Metric:
         """Which values are better: "higher", "lower", or "" where neither is."""
         return {True: "higher", False: "lower", None: ""}[self.higher_is_better]
 
+    def applies(self, sample: Sample) -> bool:
+        """Return whether the sample has the parts that the metric reads; its value may be undefined all the same."""
+        return all(getattr(sample, part) is not None for part in _PARTS[self.needs])
+
     def available(self, sample: Sample) -> bool:
         """Return whether the sample has what the metric needs."""
-        return all(getattr(sample, part) is not None for part in _PARTS[self.needs])
+        return self.applies(sample) and (self.needs != "answers" or bool(np.any(sample.answered)))
 
     def on_counts(self, sample: Sample) -> Weighted:
         """Return the metric as a function of how often each image of ``sample`` counts: [R, N] -> [R]."""
@@ -182,8 +189,8 @@ for _metric in (
            needs="sets", unit="score", **_mean(lambda sample: sample.set_sizes)),
     Metric(name="answered", title="Answered", about="Share of images whose confidence reaches the threshold.",
            needs="answered", higher_is_better=True, **_mean(lambda sample: sample.answered)),
-    Metric(name="answered_error", title="Ans. error", needs="answered", higher_is_better=None,
-           about="Share of wrong predictions among the answered images; 0 where none is answered.",
+    Metric(name="answered_error", title="Ans. error", needs="answers", higher_is_better=None,
+           about="Share of wrong predictions among the answered images; no value where none is answered.",
            value=_answered(decisions.answered_error), weighted=_answered(decisions.weighted_answered_error)),
 ):  # fmt: skip
     register(_metric)

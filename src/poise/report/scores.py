@@ -18,6 +18,7 @@ class Scored:
 
     group: Group
     scores: Mapping[str, Estimate]
+    undefined: tuple[str, ...] = ()  # metrics that apply but have no value, as under some seed nothing is answered
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,11 @@ def scoreboard(records: Records, *, metrics: Iterable[str] | None = None, resamp
     entries = {}
     for group in records.groups:
         samples = group.samples()
-        names = [metric.name for metric in chosen if metric.available(samples[0])]
+        applying = [metric for metric in chosen if metric.applies(samples[0])]
+        names = [metric.name for metric in applying if all(map(metric.available, samples))]
+        undefined = tuple(metric.name for metric in applying if metric.name not in names)
         scores = estimate(samples, names=names, resamples=resamples, seed=zlib.crc32(group.dataset.encode()))
-        entries[group.setting, group.dataset, group.method] = Scored(group, scores)
+        entries[group.setting, group.dataset, group.method] = Scored(group, scores, undefined)
     return Scoreboard(records, entries, resamples)
 
 

@@ -60,8 +60,8 @@ class _Block:
         return [name for name in self.layout.methods if name in run]
 
     def lacks(self, method: str, metric: str) -> bool:
-        """Return whether a method has the metric nowhere, and another has it: only calibrated ones have sets, say."""
-        return not any(self.scores(method, metric)) and any(any(self.scores(name, metric)) for name in self.methods)
+        """Return whether the metric applies to a method nowhere, but to another: only calibrated ones have sets."""
+        return not self._applies(method, metric) and any(self._applies(name, metric) for name in self.methods)
 
     def scores(self, method: str, metric: str) -> list[Estimate | None]:
         """Return one estimate per column."""
@@ -79,6 +79,10 @@ class _Block:
             for at, (_, names) in enumerate(self.columns)
         ]
         return {method: [method in marked for marked in columns] for method in self.methods}
+
+    def _applies(self, method: str, metric: str) -> bool:
+        entries = (self.board.entries.get((self.setting, name, method)) for name in self.layout.datasets)
+        return any(entry is not None and metric in (*entry.scores, *entry.undefined) for entry in entries)
 
     def _paired(self, datasets: Sequence[str]) -> bool:
         """Return whether all methods that were run have answers for the same images: only these can be compared."""
@@ -254,7 +258,7 @@ def _notes(block: _Block, sources: Sequence[str]) -> list[str]:
         notes.append(f"{', '.join(floored)}: {FLOOR}")
     pairs = [(method, metric) for method in block.methods for metric in block.metrics]
     if any(None in block.scores(*pair) and not block.lacks(*pair) for pair in pairs):
-        notes.append("A dash: not run, or the records lack what the metric needs; no average without all datasets.")
+        notes.append("A dash: not run, or the metric has no value there; no average without all datasets.")
     notes += calibration_notes(groups, lambda dataset: len(records.classes(dataset)))
     failed, uneven = sum(group.errors for group in groups), sum(group.uneven for group in groups)
     if failed or uneven:
