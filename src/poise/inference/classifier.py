@@ -13,10 +13,10 @@ import numpy as np
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Conditions
-from poise.errors import CalibrationImageError, PoiseError, UnreadableImageError
+from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, UnreadableImageError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
-from poise.inference.guarantees import Guarantees, hash_prompt, read
+from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
 from poise.inference.options import ClassifierOptions, check_counts, check_guarantees, find_methods
 from poise.inference.predictor import Predictor
 from poise.inference.results import Failure, Result, make_result
@@ -30,8 +30,6 @@ from poise.views import ViewRecipe
 
 DEFAULT_MODEL = "pocket"
 DEFAULT_METHOD = "kld+cats"
-
-_KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
 
 Answers = dict[str, Result]  # by method
 R = TypeVar("R", Result, Answers)
@@ -176,7 +174,7 @@ class Classifier(Generic[R]):
             if isinstance(outcome, Failure):
                 yield outcome
             elif self._guarantees and outcome.key in self._guarantees.images:
-                yield Failure(outcome.source, CalibrationImageError.code, _KNOWN_IMAGE)
+                yield Failure(outcome.source, CalibrationImageError.code, KNOWN_IMAGE)
             else:
                 yield {name: self._result(outcome, name, details) for name in outcome.answers}
 

@@ -16,6 +16,8 @@ from poise.methods import Method
 from poise.metrics.sample import Floats
 from poise.types import Prompt
 
+KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
+
 
 @dataclass(frozen=True)
 class Decision:
