@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from poise.errors import InvalidOptionError
 
 
@@ -12,8 +14,8 @@ def exact_level(name: str, value: float) -> Fraction:
 
     Sizes of samples are rounded up, and 0.9 * 10 has to give 9 images, not 10.
     """
-    if not 0 < value < 1:
-        raise InvalidOptionError(f"{name} = {value} was given.", hint="Give a number between 0 and 1, not 0 or 1.")
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value < 1:
+        raise InvalidOptionError(f"{name} is {value!r}.", hint="Give a number between 0 and 1, such as 0.9 or 0.05.")
     given = Fraction(float(value))
     short = given.limit_denominator(10**9)
     return short if abs(short - given) <= given / 10**15 else given

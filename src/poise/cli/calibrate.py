@@ -10,8 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poise.cli.classify import LongLabel, labels_from
 from poise.cli.listing import show
+from poise.cli.shared_options import (
+    AugMix,
+    BatchSize,
+    Device,
+    Dtype,
+    Init,
+    LabelsFile,
+    LongLabel,
+    Model,
+    OnLongLabel,
+    Seed,
+    Template,
+    Views,
+    labels_from,
+)
 from poise.cli.sink import watched
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.report.table import Cell, Line, Table
@@ -32,35 +46,24 @@ def calibrate(
     labels: Annotated[
         str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")
     ] = None,
-    labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
+    labels_file: LabelsFile = None,
     missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
-    model: Annotated[str, typer.Option(help="Model (see `poise list models`).")] = "pocket",
+    model: Model = "pocket",
     method: Annotated[str, typer.Option(help="Comma-separated methods to compare.")] = "zero-shot,kld+cats",
     coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
     max_error: Annotated[
         str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
     ] = "",
     confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
-    template: Annotated[
-        str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
-    ] = None,
-    init: Annotated[
-        str, typer.Option(help="Where tuning starts: a name of `poise list inits`, or a prompt file.")
-    ] = "template",
-    views: Annotated[int, typer.Option(help="Views per image, including the plain view.")] = 64,
-    augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or (on a CPU) float64.")] = "auto",
-    batch_size: Annotated[int | None, typer.Option(help="Images computed together.", show_default="by device")] = None,
-    on_long_label: Annotated[
-        LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")
-    ] = LongLabel.error,
+    template: Template = None, init: Init = "template", views: Views = 64, augmix: AugMix = False, seed: Seed = 0,
+    device: Device = "auto", dtype: Dtype = "auto", batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
 ) -> None:  # fmt: skip
     """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee."""
+    from poise.calibration.levels import exact_level
+
     wanted, errors = _levels("--coverage", coverage), _levels("--max-error", max_error)
-    if not 0 < confidence < 1:
-        raise InvalidOptionError(f"--confidence is {confidence}.", hint="Give a number between 0 and 1, such as 0.95.")
+    exact_level("--confidence", confidence)
     paths, truth, known = _labelled(images)
     if labels is not None or labels_file is not None:
         known = labels_from(labels, labels_file)

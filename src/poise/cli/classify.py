@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli import result_rows, sink
-from poise.errors import InvalidLabelsError, InvalidOptionError
+from poise.cli.shared_options import (
+    AugMix,
+    BatchSize,
+    Device,
+    Dtype,
+    Init,
+    LabelsFile,
+    LongLabel,
+    Model,
+    OnLongLabel,
+    Seed,
+    Template,
+    Views,
+    labels_from,
+)
+from poise.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -17,7 +32,6 @@ if TYPE_CHECKING:
 
 
 Format = StrEnum("Format", ["table", "json", "jsonl", "csv"])
-LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
 
 
@@ -27,29 +41,20 @@ def classify(
         list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
     ],
     labels: Annotated[str | None, typer.Option(help="Comma-separated labels.")] = None,
-    labels_file: Annotated[Path | None, typer.Option(help="Text file with one label per line.")] = None,
-    model: Annotated[str, typer.Option(help="Model (see `poise list models`).")] = "pocket",
+    labels_file: LabelsFile = None,
+    model: Model = "pocket",
     method: Annotated[
         str, typer.Option(help="Comma-separated methods or groups, such as all (see `poise list methods`).")
     ] = "kld+cats",
-    template: Annotated[
-        str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")
-    ] = None,
-    init: Annotated[
-        str, typer.Option(help="Where tuning starts: a name of `poise list inits`, or a prompt file.")
-    ] = "template",
-    views: Annotated[int, typer.Option(help="Views per image, including the plain view.")] = 64,
-    augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the augmented views.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or (on a CPU) float64.")] = "auto",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
-    ] = None,
-    on_long_label: Annotated[
-        LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")
-    ] = LongLabel.error,
+    template: Template = None,
+    init: Init = "template",
+    views: Views = 64,
+    augmix: AugMix = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
     calibration: Annotated[
         Path | None,
         typer.Option(
@@ -135,19 +140,6 @@ def _classifier(
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)
-
-
-def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
-    """Return the labels that one of two options gives."""
-    if (labels is None) == (labels_file is None):
-        raise InvalidLabelsError(
-            "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
-        )
-    if labels_file is None:
-        return [label.strip() for label in labels.split(",")] if labels and labels.strip() else []
-    from poise.prompts.labels import read_labels
-
-    return read_labels(labels_file)
 
 
 def _paths(images: list[str]) -> list[Path]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from poise.calibration import Answers, Calibration, assess, images_for_coverage, images_for_error
+from poise.calibration.levels import exact_level
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Prediction
-from poise.inference.guarantees import check_level, uniform
+from poise.inference.guarantees import uniform
 from poise.inference.results import Failure
 from poise.prompts.labels import listed
 
@@ -95,10 +96,9 @@ def check_number(
     images: int, *, methods: int, coverage: Sequence[float], max_error: Sequence[float], delta: float
 ) -> None:
     """Raise an error if the guarantees that are asked for need more images."""
-    for name, level in (("delta", delta), *(("coverage", each) for each in coverage)):
-        check_level(name, level)
-    for level in max_error:
-        check_level("max_error", level)
+    levels = (("delta", [delta]), ("coverage", coverage), ("max_error", max_error))
+    for name, level in ((name, level) for name, several in levels for level in several):
+        exact_level(name, level)
     needed = {f"prediction sets with coverage {level:g}": images_for_coverage(level) for level in coverage}
     for level in max_error:
         what = f"an error of at most {level:g} with confidence {1 - delta:g}"

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, images_for_coverage
-from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
 from poise.types import Prompt
@@ -43,15 +43,11 @@ class CalibratedAnswer:
     probs: Floats  # [C] before calibration
     u: float  # of the image, for scores that break ties at random
 
-    def set_at(self, coverage: float, score: str = "lac", per_class: bool = False) -> tuple[str, ...]:
-        """Return the labels of the prediction set, most probable first."""
-        return self._set(coverage, score, per_class)[0]
+    def set_at(self, coverage: float, score: str = "lac", per_class: bool = False) -> tuple[tuple[str, ...], bool]:
+        """Return the labels of the prediction set, most probable first, and whether it would be empty otherwise.
 
-    def is_empty(self, coverage: float) -> bool:
-        """Return whether no label is probable enough for the set, so that it contains the most probable one."""
-        return self._set(coverage, "lac", False)[1]
-
-    def _set(self, coverage: float, score: str, per_class: bool) -> tuple[tuple[str, ...], bool]:
+        Where no label is probable enough, the set contains the most probable one.
+        """
         check_coverage(coverage, len(self.part.labels))
         sets = self.part.sets(self.probs[None], coverage, np.array([self.u]), score=score, per_class=per_class)
         order = np.argsort(-self.probs, kind="stable")
@@ -126,7 +122,6 @@ def in_words(max_error: float, confidence: float) -> str:
 
 def check_coverage(coverage: float, images: int) -> None:
     """Raise an error unless prediction sets with this coverage can be made from so many images."""
-    check_level("coverage", coverage)
     if images < (needed := images_for_coverage(coverage)):
         raise InvalidCalibrationError(
             f"Prediction sets with coverage {coverage:g} need {needed} calibration images, and there are {images}.",
@@ -134,14 +129,7 @@ def check_coverage(coverage: float, images: int) -> None:
         )
 
 
-def check_level(name: str, level: object) -> None:
-    """Raise an error unless ``level`` is a number between 0 and 1."""
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise InvalidOptionError(f"{name} is {level!r}.", hint="Give a number between 0 and 1, such as 0.9 or 0.05.")
-
-
 def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
-    check_level("max_error", max_error)
     certificate = part.certificate(max_error)
     if certificate.threshold is None:
         raise InvalidCalibrationError(

@@ -125,7 +125,7 @@ class Result:
         if self.calibrated is None:
             raise InvalidOptionError("This result has no prediction sets, because the classifier has no calibration.",
                                      hint="Use Classifier(labels, calibration=...).")  # fmt: skip
-        return self.calibrated.set_at(coverage, score, per_class)
+        return self.calibrated.set_at(coverage, score, per_class)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None for numbers that are not finite."""
@@ -163,13 +163,13 @@ def make_result(
     added: dict[str, Any] = {"notes": prediction.notes}
     if guarantees:
         probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
-        added = {
+        added |= {
             "calibrated": calibrated, "raw_confidence": float(answer.probs.max()),
-            "prediction_set": None if guarantees.coverage is None else calibrated.set_at(guarantees.coverage),
-            "decision": guarantees.decision(method, answer.probs), "notes": prediction.notes,
+            "decision": guarantees.decision(method, answer.probs),
         }  # fmt: skip
-        if guarantees.coverage is not None and calibrated.is_empty(guarantees.coverage):
-            added["notes"] += (_EMPTY,)
+        if guarantees.coverage is not None:
+            added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
+            added["notes"] += (_EMPTY,) if empty else ()
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
     best, top = next(iter(ranked)), list(ranked.values())
     # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.

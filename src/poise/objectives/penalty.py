@@ -19,24 +19,9 @@ from poise.types import Objective, Outputs
 REFERENCES = ("plain", "as-published")
 
 
-def check_reference(reference: str) -> None:
-    """Refuse a reference that is not known."""
-    if reference not in REFERENCES:
-        raise InvalidOptionError(
-            f"reference={reference!r} is not accepted.", hint=f"Accepted: {', '.join(REFERENCES)}."
-        )
-
-
-def zero_shot_range(out: Outputs, target: Target, reference: str) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest logit of the reference view, [B, 1, 1] each."""
-    logits = out.reference_logits[:, 0] if reference == "plain" else target.logits(out)[:, 0]
-    return logits.amin(-1)[:, None, None], logits.amax(-1)[:, None, None]
-
-
-@objectives.add("penalty")
 @dataclass(frozen=True)
-class RangePenalty(Objective):
-    """How far the logits of the target's views are outside the zero-shot range.
+class RangeObjective(Objective):
+    """An objective that compares logits with the range of the zero-shot ones.
 
     Args:
         target: chooses the views.
@@ -47,10 +32,24 @@ class RangePenalty(Objective):
     reference: str = "plain"
 
     def __post_init__(self) -> None:
-        check_reference(self.reference)
+        if self.reference not in REFERENCES:
+            raise InvalidOptionError(
+                f"reference={self.reference!r} is not accepted.", hint=f"Accepted: {', '.join(REFERENCES)}."
+            )
+
+    def zero_shot_range(self, out: Outputs) -> tuple[Tensor, Tensor]:
+        """Return the smallest and the largest logit of the reference view, [B, 1, 1] each."""
+        logits = out.reference_logits[:, 0] if self.reference == "plain" else self.target.logits(out)[:, 0]
+        return logits.amin(-1)[:, None, None], logits.amax(-1)[:, None, None]
+
+
+@objectives.add("penalty")
+@dataclass(frozen=True)
+class RangePenalty(RangeObjective):
+    """How far the logits of the target's views are outside the zero-shot range."""
 
     def __call__(self, out: Outputs) -> Tensor:
         """Return the mean excess [B]."""
-        low, high = zero_shot_range(out, self.target, self.reference)
+        low, high = self.zero_shot_range(out)
         logits = self.target.logits(out)
         return ((logits - high).relu() + (low - logits).relu()).mean((1, 2))
