@@ -199,7 +199,7 @@ def test_calibration_images_are_part_of_the_configuration_only_if_there_are_any(
         ({"calibrate": 58}, r"'calibrate' is 58.*at least 9 images.*at most 0.05 at least 59"),
         ({"calibrate": 60, "coverage": 0.99}, "a coverage of 0.99 need at least 99"),
         ({"calibrate": 100, "framework": "dynaprompt"}, "depend on the images before"),
-        ({"calibrate": 100, "coverage": 1.5}, "coverage = 1.5"),
+        ({"calibrate": 100, "coverage": 1.5}, "coverage is 1.5"),
         ({"calibrate": -1}, "'calibrate' is -1"),
         ({"coverage": 0.8}, "there are no calibration images"),
     ],
