@@ -2,7 +2,7 @@
 
 Parts: compute (the whole step, from views), text (the text tower, from features), methods (seven against one), peers
 (other papers' methods, against bare encoding), classes (time and memory by the number of labels), views (cut on the
-device against PIL), end (from JPEG bytes to probabilities).
+device against PIL), end (from JPEG bytes to probabilities), float8 (encoding and end in float8 against float16).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from poise.tuning import Tuner
 from poise.views.batched import make_views_batched
 from poise.views.pil.crops import make_views
 
-PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end")
+PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end", "float8")
 
 
 def compute(bench: Bench) -> None:
@@ -97,11 +97,12 @@ def peers(bench: Bench) -> None:
         classes = tokenise(bench.encoder, labels(count))
         for chosen in ([[name] for name in [*single, "kld+cats"]]) + [together]:
             tuner = bench.tuner(classes, chosen)
+            whole = bench.milliseconds(lambda t=tuner: t.predict(bench.encoder.encode_images(views))) / options.batch
             work = partial(tuner.predict, features)
-            ours, peak = bench.milliseconds(work) / options.batch, bench.peak(work)
+            after, peak = bench.milliseconds(work) / options.batch, bench.peak(work)
             name = chosen[0] if len(chosen) == 1 else f"{len(chosen)} together"
-            bench.note("peers", classes=count, method=name, bare_ms=bare, after_encoding_ms=ours, of_bare=ours / bare,
-                       gib=peak)  # fmt: skip
+            bench.note("peers", classes=count, method=name, bare_ms=bare, whole_ms=whole, of_bare=whole / bare,
+                       after_encoding_ms=after, gib=peak)  # fmt: skip
 
 
 def scaling(bench: Bench) -> None:
@@ -128,6 +129,24 @@ def make(bench: Bench) -> None:
     gap = (make_views(images[0], bench.encoder.image, plans[0]) - batched()[0].float().cpu()) * spread
     bench.note("views", pil_ms=pil, ours_ms=ours, device_ms=bench.device_milliseconds(batched) / len(images),
                times=pil / ours, mean_gap_of_255=gap.abs().mean().item())  # fmt: skip
+
+
+def float8(bench: Bench) -> None:
+    """Measure the image tower and the part end with float8 products, and with float16 before and after."""
+    options, half = bench.options, bench.encoder
+    eight = encoder_of(bench.plain, bench.device, torch.float16)
+    eight.use_float8()
+    views = _random_views(bench)
+    exact = encoder_of(bench.plain, bench.device, torch.float32).encode_images(views[:2].float())
+    cosines = [(encoder.encode_images(views[:2]) * exact).sum(-1).min().item() for encoder in (half, eight)]
+    times = [
+        bench.milliseconds(partial(encoder.encode_images, views)) / options.batch for encoder in (half, eight, half)
+    ]
+    bench.note("float8", float16_ms=times[0], float8_ms=times[1], float16_again_ms=times[2], ratio=times[0] / times[1],
+               least_cosine_float16=cosines[0], least_cosine_float8=cosines[1])  # fmt: skip
+    for encoder in (half, eight, half):
+        bench.encoder = encoder
+        end(bench)
 
 
 def _step(bench: Bench, tuner: Tuner, views: Tensor) -> Tensor:
@@ -168,6 +187,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads (CUDA: processes) that read for poise")
+    parser.add_argument("--memory", type=float, help="GiB of the GPU's memory that may be used")
     parser.add_argument("--json", type=Path, help="file for the measurements")
     return parser.parse_args()
 
@@ -195,6 +215,9 @@ def _trained(name: str) -> bool:
 def main() -> int:
     options = _options()
     device = torch.device(options.device)
+    if options.memory:
+        total = torch.cuda.get_device_properties(device).total_memory / 2**30
+        torch.cuda.set_per_process_memory_fraction(options.memory / total, device)
     torch.manual_seed(0)
     model = _models(options.model)
     half = torch.float16 if device.type == "cuda" else torch.float32
@@ -204,7 +227,7 @@ def main() -> int:
     print(
         f"{options.model} with {weights} weights, {where}, torch {torch.__version__}, {options.views} views", flush=True
     )
-    jobs = dict(zip(PARTS, (compute, text, several, peers, scaling, make, end), strict=True))
+    jobs = dict(zip(PARTS, (compute, text, several, peers, scaling, make, end, float8), strict=True))
     for part in options.parts.split(","):
         jobs[part](bench)
     if options.json:

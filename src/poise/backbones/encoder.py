@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.backbones import fingerprint
+from poise.backbones.vision.class_token import ClassTokenTower
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.types import ClassTokens, ImageSpec, Prompt, PromptedImageTower
 
@@ -115,6 +116,22 @@ class Encoder:
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name} on {self.device} in {str(self.dtype).removeprefix('torch.')}>"
+
+    def use_float8(self) -> None:
+        """Compute the large matrix products of the image tower in float8.
+
+        Raises:
+            InvalidOptionError: The image tower has no such form.
+        """
+        tower = self._image.forward
+        if not isinstance(tower, ClassTokenTower) or not tower.can_use_float8():
+            raise InvalidOptionError(
+                f"The image tower of {self.name} can't run in float8.",
+                hint="open_clip's ViTs that pool the class token can. Use dtype float16.",
+            )
+        self._image = replace(self._image, forward=tower.in_float8())
+        # Answers differ by more than rounding, so that a calibration or a run in float16 is one of another model.
+        self._weights = replace(self._weights, structure=f"{self._weights.structure} float8")
 
     def fingerprint(self) -> str:
         """Return a hash of the weights, preprocessing, tokenizer, scale and bias (`poise.backbones.fingerprint`)."""

@@ -20,7 +20,7 @@ Views = Annotated[int, typer.Option(help="Views per image, including the plain v
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or (on a CPU) float64.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16, float8 (CUDA) or float64.")]
 BatchSize = Annotated[
     int | None,
     typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),

@@ -56,7 +56,8 @@ class Classifier(Generic[R]):
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
         seed: seed of the random views.
         device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", or a torch.device.
-        dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16" or "float64".
+        dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16", "float64", or
+            "float8" on CUDA (float16 with faster, less exact products in the image tower).
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
         calibration: what `calibrate` returned, or its file. Probabilities are then calibrated, and `Result.set_at`

@@ -22,7 +22,7 @@ from poise.posthoc.steps import Answered, PostHoc, posthoc
 
 _LOWEST, _HIGHEST, _POINTS = math.log(0.05), math.log(20.0), 64
 _DIGITS = 15  # by which an interval between two of these points is narrowed
-_PER_PASS, _MAX_ELEMENTS = 16, 1 << 26  # temperatures per pass, and numbers of a pass
+_PER_PASS, _PER_PASS_CUDA, _MAX_ELEMENTS = 16, 64, 1 << 26  # temperatures per pass, and numbers of a pass
 
 
 @posthoc.add("cots")
@@ -86,7 +86,7 @@ def matching_temperatures(logits: Tensor, confidences: Tensor) -> Tensor:
         return ((confidence - wanted) * change).mean(-1) > 0
 
     # Few passes with several temperatures each, because on a GPU it is the number of passes that takes time.
-    points = max(1, min(_PER_PASS, _MAX_ELEMENTS // below.numel()))
+    points = max(1, min(_PER_PASS_CUDA if below.is_cuda else _PER_PASS, _MAX_ELEMENTS // below.numel()))
     grid = torch.linspace(_LOWEST, _HIGHEST, _POINTS, dtype=below.dtype, device=below.device)
     best = torch.cat([loss(part[None]) for part in grid.split(points)], 1).argmin(1)
     low, high = grid[(best - 1).clamp(min=0)], grid[(best + 1).clamp(max=_POINTS - 1)]

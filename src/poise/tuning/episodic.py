@@ -22,7 +22,10 @@ from poise.tuning.loop import Problem, Scope, adapt
 from poise.tuning.rule_answers import RuleRunner
 from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
-MAX_TEXT_FEATURE_ELEMENTS = 1 << 25  # images x methods x classes x width of one group
+# Images x methods x classes x width of one group. Each group launches all kernels again, which takes a GPU longer than
+# small groups save.
+_MAX_TEXT_FEATURE_ELEMENTS = {"cuda": 1 << 27}
+MAX_TEXT_FEATURE_ELEMENTS = 1 << 25
 
 
 class ContextProblem(Problem[Prompt, Features]):
@@ -89,7 +92,8 @@ class EpisodicTuner(ABC):
         """
         # Text features are [B, C, D] for each method: with many labels, fewer images go together.
         elements = max(1, len(self._tuned)) * self.texts.init_features().numel()
-        groups = [self._answers(part) for part in inputs.split(max(1, MAX_TEXT_FEATURE_ELEMENTS // elements))]
+        most = _MAX_TEXT_FEATURE_ELEMENTS.get(self.texts.encoder.device.type, MAX_TEXT_FEATURE_ELEMENTS)
+        groups = [self._answers(part) for part in inputs.split(max(1, most // elements))]
         return {method.name: stacked([group[method.name] for group in groups]) for method in self.methods}
 
     def save(self, folder: str | Path) -> None:

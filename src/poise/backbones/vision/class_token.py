@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from poise.backbones.block import Block, Map
 from poise.backbones.triton import fused_block
+from poise.backbones.triton.float8_block import Float8Block, Float8Stream
 
 
 @dataclass(frozen=True)
@@ -31,29 +32,59 @@ class ClassTokenTower:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return unnormalised features [N, D]; not meant for gradients."""
-        grid = images.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side))  # [N, 3, gh, p, gw, p]
-        flat = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [N, patches, 3 * p * p]
-        x = F.linear(flat, self.patches, self.patch_bias)
-        if fused_block.usable(self.blocks, x) and isinstance(self.before, nn.LayerNorm):
+        x = self._embedded(images)
+        if fused_block.usable(self.blocks, x) and self._has_norm():
             return self._run_fused(x)
         x = self.before(torch.cat([self.token.expand(len(x), 1, -1), x], 1) + self.positions)
         *blocks, last = self.blocks
         for block in blocks:
             normed = block.norm1(x)
             x = block.after_attention(x, _attend(block, normed))
-        return self.finish(last.after_attention(x[:, :1], _attend_first(last, last.norm1(x)))[:, 0])
+        return self._finish(x, last.norm1(x))
 
-    def _run_fused(self, patches: Tensor) -> Tensor:
+    def can_use_float8(self) -> bool:
+        """Return whether `in_float8` supports these blocks."""
+        return self._has_norm() and all(map(fused_block.is_supported, self.blocks))
+
+    def in_float8(self) -> Map:
+        """Return the same map with the matrix products of all blocks but the last in float8 (`float8_block`)."""
+        weights = [Float8Block.of(block) for block in self.blocks[:-1]]
+
+        def forward(images: Tensor) -> Tensor:
+            stream = Float8Stream(self._normed(self._embedded(images)))
+            for block in weights:
+                stream.run(block)
+            return self._finish(*stream.finish(self.blocks[-1].norm1))
+
+        return forward
+
+    def _has_norm(self) -> bool:
+        return isinstance(self.before, nn.LayerNorm)
+
+    def _embedded(self, images: Tensor) -> Tensor:
+        """Return the patches' embeddings [N, patches, W]."""
+        grid = images.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side))  # [N, 3, gh, p, gw, p]
+        flat = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [N, patches, 3 * p * p]
+        return F.linear(flat, self.patches, self.patch_bias)
+
+    def _normed(self, patches: Tensor) -> Tensor:
+        """Return the input [N, 1 + patches, W] of the first block, by one kernel."""
         x = patches.new_empty(len(patches), len(self.positions), patches.shape[-1])
         x[:, 0] = self.before(self.token + self.positions[0])
-        normed = fused_block.shifted_norm(patches, self.positions[1:], self.before, x, free=1)
-        stream = fused_block.ResidualStream(normed)
+        return fused_block.shifted_norm(patches, self.positions[1:], self.before, x, free=1)
+
+    def _finish(self, x: Tensor, normed: Tensor) -> Tensor:
+        """Return the features, from the input of the last block and its norm."""
+        last = self.blocks[-1]
+        return self.finish(last.after_attention(x[:, :1], _attend_first(last, normed))[:, 0])
+
+    def _run_fused(self, patches: Tensor) -> Tensor:
+        stream = fused_block.ResidualStream(self._normed(patches))
         *blocks, last = self.blocks
         for block in blocks:
             stream.add(_attend(block, stream.normed(block.norm1)), block.out)
             stream.add_mlp(block)
-        heads = _attend_first(last, stream.normed(last.norm1))
-        return self.finish(last.after_attention(stream.value(slice(None), slice(1)), heads)[:, 0])
+        return self._finish(stream.value(slice(None), slice(1)), stream.normed(last.norm1))
 
 
 def _attend(block: Block, normed: Tensor) -> Tensor:
