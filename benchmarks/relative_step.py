@@ -41,17 +41,18 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=64)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--name", default="relative-step", help="of the run; the table has all runs in --out")
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     register()
     config = RunConfig(
-        name="relative-step", model=options.model, datasets=tuple(options.dataset.split(",")),
+        name=options.name, model=options.model, datasets=tuple(options.dataset.split(",")),
         methods=(BASE, *(named(name, step) for name in METHODS for step in STEPS)), limit=options.limit,
         seeds=tuple(int(seed) for seed in options.seeds.split(",")), views=options.views, device=options.device,
         dtype=options.dtype,
     )  # fmt: skip
-    summary = run(config, Settings(data=options.data, out=options.out))
-    report(load(summary.folder), options.figure)
+    run(config, Settings(data=options.data, out=options.out))
+    report(load(options.out), options.figure)
 
 
 def named(method: str, step: float) -> str:

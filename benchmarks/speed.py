@@ -217,7 +217,7 @@ def main() -> int:
     device = torch.device(options.device)
     if options.memory:
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
-        torch.cuda.set_per_process_memory_fraction(options.memory / total, device)
+        torch.cuda.set_per_process_memory_fraction(options.memory / total, device.index or 0)
     torch.manual_seed(0)
     model = _models(options.model)
     half = torch.float16 if device.type == "cuda" else torch.float32
