@@ -89,7 +89,7 @@ _Found = tuple[str, str, Estimate, tuple[Estimate, Estimate] | None]
 
 def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> Iterator[_Found]:
     """Yield (dataset, metric, one minus two, both floors), for datasets that both were run on and for their average."""
-    both = [name for name in board.records.datasets if _same_images(board, name, one, two)]
+    both = [name for name in board.records.datasets if same_images(board, name, one, two)]
     columns = {name: [name] for name in both} | ({"average": both} if len(both) > 1 else {})
     for metric in metrics:
         for title, names in columns.items():
@@ -99,7 +99,7 @@ def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> 
                 yield title, metric, ours - theirs, (floors[0], floors[1]) if floors[0] and floors[1] else None
 
 
-def _same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
+def same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
     """Return whether both were run; resamples are positions, so both must have the same images."""
     first, second = (board.images(setting, dataset, method) for setting, method in (one, two))
     if first and second and first != second:

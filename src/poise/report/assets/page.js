@@ -1,5 +1,5 @@
 // Choosing a setting or a dataset hides the rest; without this script everything is shown.
-const choose = document.querySelectorAll("nav select");
+const choose = document.querySelectorAll(".filters select");
 for (const select of choose) {
   select.closest("label").hidden = false;
   select.addEventListener("change", () => {
