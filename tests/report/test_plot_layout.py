@@ -114,6 +114,11 @@ def test_no_panel_has_a_legend(board: Scoreboard) -> None:
             assert all(axes.get_legend() is None for axes in plot.figure().axes)
 
 
+def test_methods_of_one_colour_have_different_marks(board: Scoreboard) -> None:
+    (plot,) = kinds.get("tradeoff").plots(board)
+    assert len({(entry.colour, entry.kind) for entry in plot.key}) == len(plot.key) == 6
+
+
 def test_every_method_is_visible_in_the_dark() -> None:
     for name in methods.names():
         assert contrast(on_dark(look(name).colour), DARK_CARD) >= 4.5, name

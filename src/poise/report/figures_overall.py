@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from poise import metrics as rows
@@ -11,8 +12,8 @@ from poise.report import panels as drawing
 from poise.report.compare import same_images
 from poise.report.figure_kinds import kind, make, method_height, over, overviews
 from poise.report.groups import Setting
-from poise.report.looks import BETTER, GREY, WORSE, look, marker
-from poise.report.plot import KeyEntry, Panel, Plot
+from poise.report.looks import BETTER, GREY, WORSE, look
+from poise.report.plot import MARKERS, KeyEntry, Panel, Plot
 from poise.report.scores import Scoreboard, floor_text, printed
 
 FIRST = ("ece", "accuracy")  # shown first, calibration before accuracy
@@ -36,12 +37,24 @@ def tradeoff_plots(board: Scoreboard) -> Iterator[Plot]:
             if ece and accuracy:
                 points[name] = ece, accuracy
         floors = [board.floor(setting, datasets, name, "ece") for name in points]
-        draw = partial(drawing.tradeoff, points=points, floor=floor_text("ece", floors))
+        marks = _marks(points)
+        shapes = {name: MARKERS[mark] for name, mark in marks.items()}
+        draw = partial(drawing.tradeoff, points=points, floor=floor_text("ece", floors), marks=shapes)
         alt = ", ".join(f"{name} {_said('ece', ece)} and {_said('accuracy', hits)}"
                         for name, (ece, hits) in points.items())  # fmt: skip
-        key = [KeyEntry(name, look(name).colour, "square" if marker(name) == "s" else "dot") for name in points]
+        key = [KeyEntry(name, look(name).colour, marks[name]) for name in points]
         yield make(board, "tradeoff", setting, [Panel("", draw, alt)], title=over(datasets), heights=(3.8,),
                    key=tuple(key))  # fmt: skip
+
+
+def _marks(names: Iterable[str]) -> dict[str, str]:
+    """Return a mark for each method, so that methods of one colour have different ones."""
+    kinds, seen, marks = ("dot", "square", "triangle", "diamond", "wedge"), Counter[str](), {}
+    for name in names:
+        colour = look(name).colour
+        marks[name] = kinds[seen[colour] % len(kinds)]
+        seen[colour] += 1
+    return marks
 
 
 @kind("differences", f"Differences from {BASELINE}",

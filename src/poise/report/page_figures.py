@@ -28,12 +28,13 @@ def figures_html(board: Scoreboard, kind: FigureKind, numbers: Iterator[int]) ->
 
 
 def _plots(records: Records, plots: Sequence[Plot], numbers: Iterator[int], several: bool) -> str:
-    """Return plots of several panels below each other, or single panels beside each other."""
+    """Return plots of several panels below each other, the first unfolded; single panels beside each other."""
     if several:
         same = len({plot.key for plot in plots}) == 1
         blocks = [
-            f"<div{_found_by(records, plot)}><h3>{html.escape(plot.title)}</h3>{'' if same else _key(plot.key)}"
-            f"{_grid([_figure(plot, panel, across(len(plot.panels)), numbers) for panel in plot.panels])}</div>"
+            f"<details{_found_by(records, plot)}{' open' * (plot is plots[0])}>"
+            f"<summary><h3>{html.escape(plot.title)}</h3></summary>{'' if same else _key(plot.key)}"
+            f"{_grid([_figure(plot, panel, across(len(plot.panels)), numbers) for panel in plot.panels])}</details>"
             for plot in plots
         ]
         return (_key(plots[0].key) if same else "") + "".join(blocks)
@@ -94,6 +95,8 @@ def _swatch(entry: KeyEntry) -> str:
         "dot": f'<circle cx="12" cy="6" r="5" fill="{shade}"/>',
         "ring": f'<circle cx="12" cy="6" r="4" fill="none" {stroke}/>',
         "square": f'<rect x="7" y="1" width="10" height="10" fill="{shade}"/>',
+        "triangle": f'<path d="M12 0L18 11H6Z" fill="{shade}"/>',
+        "wedge": f'<path d="M12 12L18 1H6Z" fill="{shade}"/>',
         "diamond": f'<path d="M12 0L18 6L12 12L6 6Z" fill="{shade}"/>',
     }
     return f'<svg class="swatch" viewBox="0 0 24 12" aria-hidden="true">{shapes[entry.kind]}</svg>'

@@ -181,7 +181,9 @@ def direction_colour(metric: str, difference: Estimate) -> str:
     return BETTER if (difference.value > 0) == higher else WORSE
 
 
-def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor: str) -> None:
+def tradeoff(
+    axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor: str, marks: Mapping[str, str] | None = None
+) -> None:
     """Accuracy against ECE, one point per method, with 95 % confidence intervals; up and to the left is better."""
     faint = 0.6 if len(points) <= FEW else 0.25
     for name, (ece, accuracy) in points.items():
@@ -189,7 +191,7 @@ def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor:
         y, y_sides = _sides("accuracy", accuracy)
         colour = look(name).colour
         axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt="none", ecolor=colour, elinewidth=1.1, alpha=faint)
-        axes.plot(x, y, marker(name), color=colour, markersize=8, markeredgecolor=WHITE, zorder=4)
+        axes.plot(x, y, (marks or {}).get(name, "o"), color=colour, markersize=8, markeredgecolor=WHITE, zorder=4)
     axes.set(xlabel=f"ECE (%), left is better; {floor}", ylabel="accuracy (%), up is better")
 
 

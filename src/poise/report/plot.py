@@ -28,7 +28,7 @@ ACROSS = 4  # panels side by side in a file
 # that the text of 9 points has at least 11 pixels. NARROW is for four or more, and for telephones.
 NARROW = 3.2
 PANEL_WIDTHS = {1: 8.6, 2: 5.6, 3: 3.7}
-MARKERS = {"dot": "o", "square": "s", "ring": "o", "diamond": "D"}
+MARKERS = {"dot": "o", "square": "s", "ring": "o", "diamond": "D", "triangle": "^", "wedge": "v"}
 
 
 @dataclass(frozen=True)
