@@ -23,7 +23,7 @@ TYPES = {
     "shared": SINGLE, "shift": SINGLE, "shares": SINGLE, "norms": SINGLE, "scale": "fp32", "epsilon": "fp32",
     "source": WORD, "pixels": WORD, "crops": WORD, "even": WORD, "odd": WORD, "ends": WORD, "items": WORD,
     "tables": WORD, "target": WORD, "matrices": WIDE, "views": WIDE,
-    **{name: HALF for name in ("x", "weight", "bias", "out", "joint", "mask", "slopes", "gradient", "total")},
+    **{name: HALF for name in ("x", "weight", "bias", "out", "joint", "mask", "cotangent", "gradient", "total")},
     **{name: "i32" for name in ("tiles", "width", "prefix", "rows", "count", "period", "area", "side")},
 }
 CHOICES = {"HEADS": [8], "SIZE": [16, 64], "BLOCK": [128], "OWN": [0, 1], "KIND": [0, 1], "FREE": [0, 1],
