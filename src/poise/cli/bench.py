@@ -88,7 +88,9 @@ def run_command(
 @app.command("table")
 def table_command(
     runs: Runs,
-    like: Annotated[str | None, typer.Option(help="Show a table of the paper: table1 ... table5.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="A table of the paper, table1 ... table5; peers or peers-shifts.")
+    ] = None,
     metrics: Metrics = "accuracy,ece",
     intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap confidence intervals over images.")] = False,
     std: Annotated[bool, typer.Option(help="Print standard deviations over seeds.")] = False,
