@@ -25,7 +25,7 @@ TYPES = {
     "source": WORD, "pixels": WORD, "crops": WORD, "even": WORD, "odd": WORD, "ends": WORD, "items": WORD,
     "tables": WORD, "target": WORD, "matrices": WIDE, "views": WIDE,
     "scales": SINGLE, "update": HALF,
-    **{name: HALF for name in ("x", "weight", "bias", "out", "joint", "mask", "slopes", "gradient", "total")},
+    **{name: HALF for name in ("x", "weight", "bias", "out", "joint", "mask", "cotangent", "gradient", "total")},
     **{name: "i32" for name in ("tiles", "width", "prefix", "rows", "count", "period", "area", "side")},
 }
 CHOICES = {"HEADS": [8], "SIZE": [16, 64], "BLOCK": [128], "OWN": [0, 1], "KIND": [0, 1], "FREE": [0, 1],

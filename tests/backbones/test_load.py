@@ -47,6 +47,8 @@ def configure(folder, change, name: str = "open_clip_config.json") -> None:
         ("ViT-B16/openai", "'ViT-B-16/openai'"),
         ("nothing like it", "Accepted"),
         ("poket", "'pocket'"),
+        ("POCKET", "'pocket'"),
+        ("vit-b-16", "'ViT-B-16/"),
         ("Tiny", "'tiny'"),
         ("localdir:/models/mine", "'local-dir:PATH'"),
         ("hf_hub:org/model", "'hf-hub:ORG/REPO'"),

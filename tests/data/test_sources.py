@@ -58,6 +58,13 @@ def test_folder_tree_with_a_wrong_class_file(text: str, message: str, tmp_path: 
         data.open_dataset(f"folder:{tmp_path}")
 
 
+def test_folder_of_splits_is_refused(tmp_path: Path) -> None:
+    for name in ("train/cat", "Test/cat"):
+        trees.write(tmp_path / name / "a.png", trees.picture())
+    with pytest.raises(InvalidDatasetError, match=r"are splits, not classes: Test, train.*folder:.*Test"):
+        data.open_dataset(f"folder:{tmp_path}")
+
+
 def test_folder_refusals(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="does not exist"):
         data.open_dataset(f"folder:{tmp_path}/nowhere")

@@ -56,10 +56,15 @@ def test_page_is_complete_and_self_contained(page: str) -> None:
     for name in shown:
         assert html.escape(metrics.get(name).about) in page
     assert "(floor " in page
-    assert found.tags.count("svg") == 2 * (7 + 7 + 1 + 1 + 1) + 1 + len(shown) + 6
+    panels = page.count("<figure>")
+    assert panels == 2 * (7 + 7 + 1 + 1 + 1) + 1 + 3 * 2 + len(shown) + 6
+    wide = 1 + 3 * 2 + 3 * 2  # drawn a second time for telephones: at most two of them share the width
+    assert page.count('<svg class="narrow"') == page.count('<svg class="wide"') == wide
+    assert page.count('role="img"') == panels + wide
 
 
 def test_page_opens_with_calibration(page: str) -> None:
+    assert page.index("Calibration error and accuracy</h2>") < page.index("<table") < page.index("Reliability</h2>")
     assert page.index("<h3>ECE") < page.index("<h3>Acc.")
     assert "± " in page  # standard deviations over seeds
 
@@ -70,9 +75,10 @@ def test_figures_on_the_page_share_no_id_and_follow_its_colours(page: str) -> No
     used = set(re.findall(r"url\(#([^)]+)\)", page)) | {link[1:] for link in found.links}
     assert used <= set(found.ids)
     svgs = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
-    assert "currentColor" in svgs
-    assert "#000000" not in svgs
-    assert "#ffffff" not in svgs
+    assert not re.search("#[0-9a-f]{6}", re.sub("#f[0-9]+-", "", svgs))
+    used = set(re.findall(r"var\((--c[0-9a-f]{6})\)", svgs))
+    assert "--c000000" in used
+    assert used == set(re.findall(r"(--c[0-9a-f]{6}):", page))
 
 
 def test_hostile_names_are_escaped_on_the_page(tmp_path: Path) -> None:

@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from report import made
 
+from poise import methods
 from poise.report import published
+from poise.report.published import matching
+from poise.report.published_peers import PEER_LAYOUTS, PEER_ROWS, TEN
+from poise.report.tables import result_tables
 
 # The paper's own averages that are not the rounded mean of the row they end: (table, method, init, metric) -> mean
 MISPRINTS = {
@@ -63,3 +70,60 @@ def test_known_numbers() -> None:
     (row,) = published.rows("table4", method="tpt", metric="accuracy")
     assert row.values["imagenet-a"] == 52.6
     assert {finding.analysis for finding in published.FINDINGS} == {"confidence", "entropy", "discrepancy", "atfd"}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in PEER_ROWS if row.values], ids=lambda row: f"{row.label}-{row.metric}-{row.table}"
+)
+def test_averages_of_peers_are_the_means_of_their_rows(row: published.PublishedRow) -> None:
+    mean = np.mean(list(row.values.values()))
+    source = row.label.removeprefix(f"{row.method}, ")
+    if row.average is None:
+        ten = np.mean([value for name, value in row.values.items() if name != "imagenet"])
+        assert ten == pytest.approx(TEN[row.method, source, row.metric], abs=0.051)
+    else:
+        assert mean == pytest.approx(row.average, abs=0.0051)
+
+
+def test_rows_of_peers_are_known_methods_with_a_source() -> None:
+    assert len(PEER_ROWS) == 2 * 30
+    for row in PEER_ROWS:
+        assert methods.canonical(row.method) == row.method
+        assert row.origin
+        assert row.method in PEER_LAYOUTS[row.table].methods
+        assert row.metric in ("accuracy", "ece")
+
+
+def test_the_documented_table_of_peers_is_that_of_the_rows() -> None:
+    text = Path("docs/peers.md").read_text("utf-8").split("## Published numbers")[1]
+    lines = re.findall(
+        r"^\| ([a-z][^\n]*?) \| (\S+)( \(10 datasets\))? / (\S+) \| (\S+) / (\S+) \|", text, re.MULTILINE
+    )
+    documented = set()
+    for name, accuracy, ten, ece, *shifts in lines:
+        method = name.replace("\\|", "|")
+        for metric, eleven, shift in (("accuracy", accuracy, shifts[0]), ("ece", ece, shifts[1])):
+            found = {"peers": eleven, "peers-shifts": shift}
+            for table, number in found.items():
+                if number == "-":
+                    continue
+                rows = matching(PEER_ROWS, table=table, method=method, metric=metric)
+                averages = [row.average for row in rows]
+                if ten and table == "peers":
+                    averages = [mean for (one, _, of), mean in TEN.items() if (one, of) == (method, metric)]
+                assert float(number) in averages, (method, metric, table)
+                documented.add((table, method, metric, float(number)))
+    printed = {(row.table, row.method, row.metric, row.average) for row in PEER_ROWS if row.average is not None}
+    printed |= {("peers", method, metric, mean) for (method, _, metric), mean in TEN.items()}
+    assert documented == printed
+
+
+def test_the_table_of_peers_has_every_source_beside_ours(tmp_path: Path) -> None:
+    made.write_run(tmp_path, datasets=("dtd",), methods=("zero-shot", "a-tpt"), seeds=(1,))
+    (table,) = result_tables(tmp_path, like="peers", metrics=("ece",), resamples=10)
+    texts = [[cell.text.strip() for cell in line.cells] for line in table.lines]
+    assert ["published: a-tpt, re-run", "8.49", "8.49"] in texts
+    assert ["published: a-tpt, readme", "4.76", "4.76"] in texts
+    assert any("README of A-TPT" in note for note in table.notes)
+    sources = {record["source"] for record in table.records if record["origin"] == "published"}
+    assert len(sources) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +54,7 @@ class ModelRow:
         return "; ".join(filter(None, [self.about, download, recommended]))
 
 
+log = logging.getLogger(__name__)
 models: Registry[ModelRow] = Registry("kind of model")
 _NAMED = "open_clip"  # scheme of names that have none
 _RECOMMENDED = {"ViT-B-16/openai": "the published tables"}
@@ -77,7 +80,14 @@ def load_model(
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"A model name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
-    place = resolve(device, dtype, cache_dir)
+    place, began = resolve(device, dtype, cache_dir), time.perf_counter()
+    encoder = _loaded(name, place)
+    seconds = time.perf_counter() - began
+    log.info("model %s: loaded in %.2f s, on %s as %s", name, seconds, encoder.device, encoder.dtype)
+    return encoder
+
+
+def _loaded(name: str, place: Placement) -> DualEncoder:
     scheme, _, rest = name.partition(":")
     if scheme in models:
         row = models.get(scheme)

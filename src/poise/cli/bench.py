@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
+from poise.cli.verbose import Verbose
 from poise.errors import StorageError
 from poise.storage import counted
 
@@ -67,12 +68,13 @@ def run_command(
     assign: Annotated[list[str] | None, typer.Option("--set", help="Set a key, e.g. options.tpt.lr=0.003.")] = None,
     allow_changes: Annotated[bool, _option("Resume a run of other versions or another device.")] = False,
     dry_run: Annotated[bool, _option("Print the configuration and check its names; run nothing.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run every method on every image, dataset and seed. The same command resumes an interrupted run."""
     flags = {
         {"dataset": "datasets", "method": "methods"}.get(key, key): value
         for key, value in context.params.items()
-        if value is not None and key not in ("config", "assign", "allow_changes", "dry_run")
+        if value is not None and key not in ("config", "assign", "allow_changes", "dry_run", "verbose")
     }
     worst = 0
     for run_config, settings in _configurations(config, flags, assign or []):
@@ -86,7 +88,9 @@ def run_command(
 @app.command("table")
 def table_command(
     runs: Runs,
-    like: Annotated[str | None, typer.Option(help="Show a table of the paper: table1 ... table5.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="A table of the paper, table1 ... table5; peers or peers-shifts.")
+    ] = None,
     metrics: Metrics = "accuracy,ece",
     intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap confidence intervals over images.")] = False,
     std: Annotated[bool, typer.Option(help="Print standard deviations over seeds.")] = False,

@@ -27,6 +27,7 @@ from poise.cli.shared_options import (
     labels_from,
 )
 from poise.cli.sink import watched
+from poise.cli.verbose import Verbose
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.report.table import Cell, Line, Table
 
@@ -57,7 +58,7 @@ def calibrate(
     confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
     template: Template = None, init: Init = "template", views: Views = 64, augmix: AugMix = False, seed: Seed = 0,
     device: Device = "auto", dtype: Dtype = "auto", batch_size: BatchSize = None,
-    on_long_label: OnLongLabel = LongLabel.error,
+    on_long_label: OnLongLabel = LongLabel.error, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee."""
     from poise.calibration.levels import exact_level

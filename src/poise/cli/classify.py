@@ -24,6 +24,7 @@ from poise.cli.shared_options import (
     Views,
     labels_from,
 )
+from poise.cli.verbose import Verbose
 from poise.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def classify(
         float | None, typer.Option(min=0, max=1, help="Abstain below this confidence; a choice without a guarantee.")
     ] = None,
     quiet: Annotated[bool, typer.Option(help="Print no progress and no remarks.")] = False,
+    verbose: Verbose = False,
     details: Annotated[bool, typer.Option(help="With --format json or jsonl: add intermediate results.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
     address: Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")] = "",
@@ -99,6 +101,8 @@ def classify(
         raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
     if threshold is not None and max_error is not None:
         raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
+    if quiet and verbose:
+        raise InvalidOptionError("--quiet and --verbose contradict each other.", hint="Give one of them.")
     names = None
     if calibration is None or labels is not None or labels_file is not None:
         names = labels_from(labels, labels_file)

@@ -9,6 +9,8 @@ from poise.data.items import ImageSet, Item
 from poise.data.locations import list_images
 from poise.errors import InvalidDatasetError
 
+_SPLITS = {"train", "training", "val", "valid", "validation", "test"}
+
 
 def read_class_file(path: Path) -> dict[str, str]:
     """Read a file with one ``folder class name`` per line, in label order."""
@@ -32,6 +34,11 @@ def open_folder(path: str) -> ImageSet:
             f"The folder '{root}' does not exist.", hint="Use folder:/path, with a folder per class."
         )
     folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if folders and {name.lower() for name in folders} <= _SPLITS:
+        raise InvalidDatasetError(
+            f"The folders in '{root}' are splits, not classes: {', '.join(folders)}.",
+            hint=f"Name one of them, such as folder:{root / folders[0]}.",
+        )
     class_file = root / "classnames.txt"
     names = read_class_file(class_file) if class_file.is_file() else {name: tidy(name) for name in folders}
     unnamed = [name for name in folders if name not in names]

@@ -6,6 +6,7 @@ overlapping stages.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from poise.inference.answers import Prediction, answer_rows
 from poise.inference.limits import default_batch_size, in_halves
+from poise.inference.stage_times import StageTimes
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
 from poise.loading.sources import Failure, PlannedImage, Source
@@ -25,6 +27,8 @@ from poise.types import Adapted, DualEncoder
 from poise.views.recipe import ViewRecipe
 
 Z = TypeVar("Z")
+
+log = logging.getLogger(__name__)
 
 _NOT_FINITE = (
     "The model's output for this image is not finite, even without tuning. Use dtype float32, or check the weights."
@@ -107,6 +111,7 @@ class Predictor:
         self.encoder, self.tuner, self.batch_size = encoder, tuner, batch_size
         self.recipe = views or ViewRecipe()
         self._preparer = Preparer(encoder, workers=workers, processes=processes)
+        self._times = StageTimes(encoder.device)
 
     def run(self, sources: Iterable[Source], *, views: ViewRecipe | None = None) -> Iterator[Prediction | Failure]:
         """Yield one outcome per source, in order; ``views`` replaces the recipe."""
@@ -161,7 +166,8 @@ class Predictor:
         def cut(batch: _Batch) -> _Batch:
             if batch.readable:
                 try:
-                    batch.views = self._preparer.views(batch.readable, batch.group.recipe)
+                    with times.stage("views"):
+                        batch.views = self._preparer.views(batch.readable, batch.group.recipe)
                     batch.images = [image if isinstance(image, Failure) else image.without_pixels()
                                     for image in batch.images]  # fmt: skip
                 except torch.OutOfMemoryError:  # the other stage uses memory too; `finish` cuts the batch in halves
@@ -175,11 +181,15 @@ class Predictor:
             batch.views = None
             return batch, result
 
+        self._times = times = StageTimes(self.encoder.device)
+        images = 0
         watch.check()
         for batch, result in run_stages(self._read(groups), self.encoder.device, cut, finish):
+            images += len(batch.images)
             watch.progress(len(batch.images))
             yield batch, result
             watch.check()
+        times.report(images)
 
     def _read(self, groups: Iterable[SourceGroup]) -> Iterator[_Batch]:
         """Yield batches of images, which are read ahead."""
@@ -195,7 +205,12 @@ class Predictor:
         jobs = enumerate((group, source) for group in groups for source in group.sources)
         images = map_ahead(prepare, jobs, threads=workers, window=window)
         for group, pairs in groupby(images, key=lambda pair: pair[0]):
-            while batch := [image for _, image in islice(pairs, self._batch_size(group.recipe))]:
+            log.info("images: %s", self._preparer.describe(group.recipe, self._batch_size(group.recipe)))
+            while True:
+                with self._times.stage("waiting for images"):
+                    batch = [image for _, image in islice(pairs, self._batch_size(group.recipe))]
+                if not batch:
+                    break
                 yield _Batch(group, batch)
 
     def _batch_size(self, recipe: ViewRecipe) -> int:
@@ -210,18 +225,19 @@ class Predictor:
         inputs = self._views(batch) if tuner.reads == "views" else self._encode(batch)
         batch.views = None
         # A batch of an ordered stream is not halved: the tuner would learn from the first half twice.
-        answers = tuner.predict(inputs) if tuner.ordered else in_halves(tuner.predict, inputs, _stacked)
+        with self._times.stage("answers"):
+            answers = tuner.predict(inputs) if tuner.ordered else in_halves(tuner.predict, inputs, _stacked)
         return answers, tuner.texts.init_features()
 
     @torch.no_grad()
     def _encode(self, batch: _Batch) -> Tensor:
-        if batch.views is not None:
-            return in_halves(self.encoder.encode_images, batch.views, torch.cat)
-
         def encode(images: list[PlannedImage]) -> Tensor:
             return self.encoder.encode_images(self._preparer.views(images, batch.group.recipe))
 
-        return in_halves(encode, batch.readable, torch.cat)
+        with self._times.stage("encoding"):
+            if batch.views is not None:
+                return in_halves(self.encoder.encode_images, batch.views, torch.cat)
+            return in_halves(encode, batch.readable, torch.cat)
 
     def _views(self, batch: _Batch) -> Tensor:
         return self._preparer.views(batch.readable, batch.group.recipe) if batch.views is None else batch.views

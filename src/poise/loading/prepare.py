@@ -52,6 +52,14 @@ class Preparer:
         views = [image.views for image in images if image.views is not None]
         return (torch.stack(views) if views else self._cut(images, recipe)).to(self.encoder.device)
 
+    def describe(self, recipe: ViewRecipe, batch: int) -> str:
+        """Return in words how images are read, cut and batched."""
+        engine = "Triton kernels" if self._cuts_on_device(recipe) else "Pillow" if recipe.engine == "pil" else "torch"
+        processes = self._use_processes or (self._use_processes is None and self.encoder.device.type == "cuda")
+        readers = f"{self.workers} {'processes' if processes else 'threads'}"
+        views = f"{recipe.views} views per image cut by {engine} (view engine {recipe.engine})"
+        return f"batches of {batch}, {views}, read by {readers}; torch uses {torch.get_num_threads()} threads"
+
     def _started_processes(self, number: int) -> ReaderProcesses | None:
         """Return the processes if they should read image ``number`` of a run and are ready."""
         long_run_on_gpu = self.encoder.device.type == "cuda" and number >= FEW

@@ -48,7 +48,7 @@ def differences(
         )
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(records.label(setting), title, method, other, metric, score, floors)
+        Difference(records.short_label(setting), title, method, other, metric, score, floors)
         for setting in records.settings
         for other in against
         for title, metric, score, floors in _paired(board, (setting, method), (setting, other), metrics)
@@ -75,7 +75,7 @@ def setting_differences(
     (base,) = matches
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(labels[setting], title, method, labels[base], metric, score, floors)
+        Difference(records.short_label(setting), title, method, records.short_label(base), metric, score, floors)
         for setting in records.settings
         if setting != base
         for method in records.methods
@@ -89,7 +89,7 @@ _Found = tuple[str, str, Estimate, tuple[Estimate, Estimate] | None]
 
 def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> Iterator[_Found]:
     """Yield (dataset, metric, one minus two, both floors), for datasets that both were run on and for their average."""
-    both = [name for name in board.records.datasets if _same_images(board, name, one, two)]
+    both = [name for name in board.records.datasets if same_images(board, name, one, two)]
     columns = {name: [name] for name in both} | ({"average": both} if len(both) > 1 else {})
     for metric in metrics:
         for title, names in columns.items():
@@ -99,7 +99,7 @@ def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> 
                 yield title, metric, ours - theirs, (floors[0], floors[1]) if floors[0] and floors[1] else None
 
 
-def _same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
+def same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
     """Return whether both were run; resamples are positions, so both must have the same images."""
     first, second = (board.images(setting, dataset, method) for setting, method in (one, two))
     if first and second and first != second:
@@ -122,11 +122,12 @@ def comparison(
     baseline: str = "",
 ) -> Table:
     """Return the differences as a table: between methods, or with a ``baseline`` between settings for every method."""
+    records = load(runs)
     if baseline:
-        rows = setting_differences(runs, baseline, metrics, resamples)
+        rows = setting_differences(records, baseline, metrics, resamples)
         subject = f"Each setting minus {rows[0].against}" if rows else "Nothing to compare"
     else:
-        rows, subject = differences(runs, method, against, metrics, resamples), f"{method} minus the other method"
+        rows, subject = differences(records, method, against, metrics, resamples), f"{method} minus the other method"
     floored = any(row.floors for row in rows)
     columns = ("Setting", "Dataset", "Method" if baseline else "Against", "Metric", "Difference",
                "95 % confidence interval", *["Floors"] * floored)  # fmt: skip
@@ -137,10 +138,19 @@ def comparison(
         (
             f"{subject}, on the same images and resamples. * The 95 % confidence interval excludes 0.",
             *[FLOORS] * floored,
+            *_long_names(records),
         ),
         texts=4,
         records=tuple(map(_record, rows)),
     )
+
+
+def _long_names(records: Records) -> Iterator[str]:
+    """Yield what the settings are that the table names after their runs."""
+    for setting in records.settings:
+        short, label = records.short_label(setting), records.label(setting)
+        if not label.endswith(short):
+            yield f"{short}: {label}."
 
 
 def _line(row: Difference, other: str, floored: bool) -> Line:

@@ -125,14 +125,23 @@ def _tex(text: str) -> str:
 
 
 def html(tables: Sequence[Table]) -> str:
-    """Return HTML ``table`` elements with their notes, without a page around them; every text is escaped."""
+    """Return HTML ``table`` elements with their notes, without a page around them; every text is escaped.
+
+    Each row and column has a header cell for screen readers, and a table that is wider than the window is scrolled
+    with the keyboard too.
+    """
     out = []
     for table in tables:
-        head = "".join(f"<th{_left(at, table)}>{_escape(name)}</th>" for at, name in enumerate(table.columns))
-        out.append(f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>')
+        head = "".join(
+            f'<th scope="col"{_left(at, table)}>{_escape(name)}</th>' for at, name in enumerate(table.columns)
+        )
+        named = f' role="region" aria-label="{_escape(table.title)}"' if table.title else ""
+        out.append(f'<div class="scroll" tabindex="0"{named}><table><thead><tr>{head}</tr></thead><tbody>')
         for line, rule in _ruled(table):
             kinds = ["rule"] * rule + ["quiet"] * line.quiet
-            cells = "".join(f"<td{_left(at, table)}>{_html_cell(cell)}</td>" for at, cell in enumerate(line.cells))
+            first, *others = line.cells
+            cells = f'<th scope="row"{_left(0, table)}>{_html_cell(first)}</th>'
+            cells += "".join(f"<td{_left(at, table)}>{_html_cell(cell)}</td>" for at, cell in enumerate(others, 1))
             out.append(f'<tr class="{" ".join(kinds)}">{cells}</tr>' if kinds else f"<tr>{cells}</tr>")
         notes = "".join(f"<li>{_escape(note)}</li>" for note in table.notes)
         out.append("</tbody></table></div>" + (f'<ul class="notes">{notes}</ul>' if notes else ""))

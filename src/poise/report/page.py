@@ -5,32 +5,24 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.resources import files
-from itertools import count, groupby
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from poise import metrics as rows
 from poise.data import catalog
-from poise.errors import InvalidDatasetError, MissingDependencyError
 from poise.report import formats, published
 from poise.report.analyses import analysis_tables
-from poise.report.figures import FigureKind, kinds
-from poise.report.looks import BLACK, BLUE, GREY, PALE, VERMILION, WHITE
-from poise.report.plot import Plot
+from poise.report.figures import kinds
+from poise.report.figures_overall import FIRST, calibration_first
+from poise.report.page_figures import figures_html, palette
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, scoreboard
 from poise.report.tables import result_tables
 from poise.storage import counted, write_atomic
-
-FIRST = ("ece", "accuracy")  # shown first; the tables of the other metrics are folded
-# The colours of figures as variables of the page, so that they follow the reader's light or dark mode.
-_SCREEN = {
-    BLACK: "currentColor", WHITE: "var(--card)", PALE: "var(--empty)", GREY: "var(--grey)", BLUE: "var(--blue)",
-    VERMILION: "var(--red)",
-}  # fmt: skip
 
 
 def write_page(
@@ -53,13 +45,16 @@ def write_page(
 def page_html(board: Scoreboard, title: str = "Calibration benchmark") -> str:
     """Return the page as one string."""
     assets = files("poise.report") / "assets"
+    cards = list(_sections(board))
+    sections = "\n".join(cards)
     parts = {
         "TITLE": html.escape(title),
         "LEAD": html.escape(_lead(board.records)),
-        "CSS": (assets / "page.css").read_text("utf-8"),
+        "CSS": (assets / "page.css").read_text("utf-8") + palette(sections),
         "JS": (assets / "page.js").read_text("utf-8"),
+        "CONTENTS": _contents(cards),
         "FILTERS": _filters(board.records),
-        "SECTIONS": "\n".join(_sections(board)),
+        "SECTIONS": sections,
     }
     # One pass over the template: a name that looks like a placeholder stays a name.
     return re.sub("@@([A-Z]+)@@", lambda mark: parts[mark[1]], (assets / "page.html").read_text("utf-8"))
@@ -90,74 +85,64 @@ def _filters(records: Records) -> str:
     )
 
 
+OPENING = ("tradeoff", "differences")  # the figures before the tables
+
+
 def _sections(board: Scoreboard) -> Iterator[str]:
-    """Yield the tables of each setting, the figures kind by kind, the analyses, and the headers of the runs."""
-    records = board.records
-    order = sorted(board.metrics, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-    tables = {name: result_tables(board, metrics=(name,), intervals=True, std=True) for name in order}
-    for at, setting in enumerate(records.settings):
-        body = ""
-        for name in order:
-            heading = html.escape(f"{rows.get(name).title}: {rows.get(name).about}")
-            content = formats.html([replace(tables[name][at], notes=())])
-            body += f"<h3>{heading}</h3>{content}" if name in FIRST else _folded(heading, content)
-        notes = dict.fromkeys(note for name in FIRST for note in tables[name][at].notes)
-        body += f'<ul class="notes">{"".join(f"<li>{html.escape(note)}</li>" for note in notes)}</ul>'
-        yield _card(f"Results: {records.label(setting)}", body, f' data-setting="{at}"')
+    """Yield what matters most in figures, the tables of each setting, the other figures, the analyses, the headers."""
     figures = count(1)
+    for name in OPENING:
+        yield from _figure_card(board, name, figures)
+    yield from _table_cards(board)
     for name in kinds:
-        if figure := _figures(board, kinds.get(name), figures):
-            yield _card(kinds.get(name).title, f'<p class="say">{html.escape(kinds.get(name).about)}</p>{figure}')
-    for table in analysis_tables(records):
+        if name not in OPENING:
+            yield from _figure_card(board, name, figures)
+    for table in analysis_tables(board.records):
         yield _card(table.title, formats.html([table]))
-    headers = (_folded(html.escape(run), f"<pre>{html.escape(_header(header))}</pre>")
-               for run, header in records.headers.items())  # fmt: skip
+    headers = (_folded(html.escape(run), f"<pre tabindex=\"0\">{html.escape(_header(header))}</pre>")
+               for run, header in board.records.headers.items())  # fmt: skip
     yield _card("Where the numbers come from", "".join(headers))
 
 
+def _figure_card(board: Scoreboard, name: str, numbers: Iterator[int]) -> Iterator[str]:
+    """Yield a card with all figures of one kind, if there are any."""
+    kind = kinds.get(name)
+    if figure := figures_html(board, kind, numbers):
+        yield _card(kind.title, f'<p class="say">{html.escape(kind.about)}</p>{figure}')
+
+
+def _table_cards(board: Scoreboard) -> Iterator[str]:
+    """Yield the tables of each setting: calibration, then accuracy, and the other metrics folded."""
+    order = calibration_first(board.metrics)
+    tables = {name: result_tables(board, metrics=(name,), intervals=True, std=True) for name in order}
+    for at, setting in enumerate(board.records.settings):
+        body = ""
+        for name in order:
+            heading = f"{rows.get(name).title}: {rows.get(name).about}"
+            content = formats.html([replace(tables[name][at], title=heading, notes=())])
+            shown = html.escape(heading)
+            body += f"<h3>{shown}</h3>{content}" if name in FIRST else _folded(shown, content)
+        notes = dict.fromkeys(note for name in FIRST for note in tables[name][at].notes)
+        body += f'<ul class="notes">{"".join(f"<li>{html.escape(note)}</li>" for note in notes)}</ul>'
+        yield _card(f"Results: {board.records.label(setting)}", body, f' data-setting="{at}"')
+
+
 def _card(title: str, body: str, attributes: str = "") -> str:
-    return f'<section class="card"{attributes}><h2>{html.escape(title)}</h2>{body}</section>'
+    return f'<section class="card"{attributes}><h2 id="{_anchor(title)}">{html.escape(title)}</h2>{body}</section>'
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _contents(sections: Iterable[str]) -> str:
+    """Return links to the headings of all cards."""
+    found = (re.search(r'<h2 id="([^"]*)">(.*?)</h2>', section) for section in sections)
+    return " ".join(f'<a href="#{heading[1]}">{heading[2]}</a>' for heading in found if heading)
 
 
 def _folded(heading: str, body: str) -> str:
     return f"<details><summary>{heading}</summary>{body}</details>"
-
-
-def _figures(board: Scoreboard, kind: FigureKind, numbers: Iterator[int]) -> str:
-    """Return all figures of one kind, those of one panel side by side; the reason where they can't be drawn."""
-    try:
-        runs = groupby(kind.plots(board), lambda plot: len(plot.panels) > 1)
-        return "".join(_plots(board.records, list(plots), numbers) for _, plots in runs)
-    except (InvalidDatasetError, MissingDependencyError) as reason:
-        return f"<p>{html.escape(str(reason))}</p>"
-
-
-def _plots(records: Records, plots: Sequence[Plot], numbers: Iterator[int]) -> str:
-    single = len(plots[0].panels) == 1
-    blocks = []
-    for plot in plots:
-        images = "".join(
-            f"<figure>{inline_svg(svg, next(numbers), f'{plot.title}: {panel.title}')}</figure>"
-            for panel, svg in plot.svgs()
-        )
-        heading = f"<h3>{html.escape(plot.title)}</h3>" if not single or len(records.settings) > 1 else ""
-        body = heading + (images if single else f'<div class="plots">{images}</div>')
-        # by these attributes the script finds what to hide
-        setting = "" if plot.setting is None else f' data-setting="{records.settings.index(plot.setting)}"'
-        dataset = f' data-dataset="{html.escape(plot.dataset)}"' if plot.dataset else ""
-        blocks.append(f"<div{setting}{dataset}>{body}</div>")
-    return f'<div class="plots wide">{"".join(blocks)}</div>' if single else "".join(blocks)
-
-
-def inline_svg(svg: str, number: int, label: str) -> str:
-    """Return Matplotlib's SVG as part of a page, with ids that no other figure has and the page's colours."""
-    text = svg[svg.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{number}-", text)
-    for colour, name in _SCREEN.items():
-        text = re.sub(rf"(?<=[:\"] ){colour}\b|(?<=:){colour}\b", name, text)
-    text = re.sub("<[^>]*>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # hundredths of a point
-    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(" ".join(label.split()))}" ', 1).strip()
 
 
 def _header(header: dict[str, Any]) -> str:

@@ -1,88 +1,102 @@
-"""Single panels: each function draws one quantity on one matplotlib axes, in colour-blind-safe colours."""
+"""Single panels: each function draws one quantity on one matplotlib axes, in colour-blind-safe colours.
+
+No panel has a legend: `poise.report.plot.KeyEntry` says what the marks stand for, outside the axes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from poise import metrics as rows
 from poise.metrics import Bins, Estimate, RiskCoverage
 from poise.report.analyses import Split
 from poise.report.calibrated import LEVELS
-from poise.report.looks import BLACK, BLUE, GREY, PALE, SKY, VERMILION, WHITE, look, marker
-from poise.report.scores import printed, shown
+from poise.report.looks import (
+    BETTER,
+    BLACK,
+    BLUE,
+    GREY,
+    MUTED,
+    OVER,
+    PALE,
+    UNDER,
+    VERMILION,
+    WHITE,
+    WORSE,
+    look,
+    marker,
+)
+from poise.report.scores import shown
 
-
-def _legend(axes: Axes, columns: int = 1, *, below: bool = False) -> None:
-    """Draw the legend outside the axes, where it covers nothing: above them, or ``below``."""
-    legend = axes.legend(
-        frameon=False, fontsize=7, ncols=columns, columnspacing=1.0, handlelength=1.6,
-        loc="upper center" if below else "lower center", bbox_to_anchor=(0.5, 0.0 if below else 1.0),
-    )  # fmt: skip
-    if not below:
-        axes.set_title(axes.get_title(), pad=8 + 12 * -(-len(legend.get_texts()) // columns))
+UNITS = {"percent": " (%)", "nats": " (nats)", "score": ""}
+FEW = 12  # points that get a name or number of their own
 
 
 def reliability(axes: Axes, below: Axes, bins: Bins) -> None:
-    """Accuracy bars, the gap to the mean confidence hatched, empty bins greyed; the histogram of confidences below."""
-    width, middle, filled = bins.upper - bins.lower, (bins.lower + bins.upper) / 2, bins.count > 0
-    accuracy, confidence = bins.accuracy[filled], bins.confidence[filled]
-    axes.bar(middle[~filled], 1.0, width[~filled], color=PALE, alpha=0.55, linewidth=0, zorder=0)
-    axes.bar(middle[filled], accuracy, width[filled], color=BLUE, edgecolor=WHITE, linewidth=0.5, zorder=2)
-    axes.bar(
-        middle[filled], confidence - accuracy, width[filled], bottom=accuracy, color="none", edgecolor=VERMILION,
-        hatch="////", linewidth=0.7, zorder=3,
-    )  # fmt: skip
-    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, zorder=4)
+    """Accuracy of each bin and its gap to the mean confidence, coloured by direction and faded by count."""
+    filled = bins.count > 0
+    width, middle, total = bins.upper - bins.lower, (bins.lower + bins.upper) / 2, bins.count.sum()
+    strength = 0.3 + 0.7 * np.sqrt(bins.count / bins.count.max())
+    lower = np.minimum(bins.accuracy, bins.confidence)
+    over = bins.confidence > bins.accuracy
+    parts = ((filled, MUTED, "", 0.0 * lower, lower), (filled & over, OVER, "////", lower, bins.confidence - lower),
+             (filled & ~over, UNDER, "", lower, bins.accuracy - lower))  # fmt: skip
+    for chosen, shade, hatch, bottom, height in parts:
+        colours = [(shade, float(alpha)) for alpha in strength[chosen]]
+        axes.bar(middle[chosen], height[chosen], width[chosen], bottom=bottom[chosen], color=colours, hatch=hatch,
+                 edgecolor=WHITE, linewidth=0.5, zorder=2)  # fmt: skip
+    axes.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=0.9, zorder=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    total = bins.count.sum()
-    below.bar(middle, bins.count / total, width, color=SKY, edgecolor=WHITE, linewidth=0.5)
+    axes.tick_params(labelbottom=False)
     hits, sure = (np.nansum(bins.count * values) / total for values in (bins.accuracy, bins.confidence))
-    below.axvline(hits, color=BLACK, linewidth=1.2, label=f"accuracy {hits:.2f}")
-    below.axvline(sure, color=VERMILION, linewidth=1.2, linestyle="--", label=f"mean confidence {sure:.2f}")
-    _legend(below, 2)
-    below.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
+    below.bar(middle, bins.count / total, width, color=MUTED, edgecolor=WHITE, linewidth=0.5)
+    below.axvline(hits, color=BLACK, linewidth=1.4)
+    below.axvline(sure, color=OVER if sure > hits else UNDER, linewidth=1.4, linestyle="--")
+    below.set(xlim=(0, 1), xlabel=f"confidence (mean {sure:.2f}, accuracy {hits:.2f})", ylabel="share")
 
 
 def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray) -> None:
-    """Confidence of correct and of wrong predictions, each with its mean; both are shares of all predictions."""
-    edges = np.linspace(0, 1, 21).tolist()
-    for hits, shade, name in ((correct, BLUE, "correct"), (~correct, VERMILION, "wrong")):
-        values = confidence[hits]
-        if len(values) == 0:
-            continue
-        label = f"{name}: mean {values.mean():.3f}, n {len(values)}"
-        weights = np.full(len(values), 1 / len(confidence))
-        axes.hist(values, edges, weights=weights, color=shade, alpha=0.55, label=label)
-        axes.axvline(values.mean(), color=shade, linestyle="--", linewidth=1.3)
-    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions")
-    _legend(axes)
-
-
-def paired_bars(axes: Axes, splits: Mapping[str, Split]) -> None:
-    """A quantity on correct and wrong predictions side by side, method by method, with two standard errors."""
-    at = np.arange(len(splits))
-    for shift, side, colour, hatch in ((-0.2, "correct", BLUE, ""), (0.2, "wrong", VERMILION, "///")):
-        values = [getattr(split, side) for split in splits.values()]
-        errors = [2 * getattr(split, f"{side}_error") for split in splits.values()]
-        axes.bar(at + shift, values, 0.38, yerr=errors, color=colour, hatch=hatch, label=side, edgecolor=WHITE,
-                 linewidth=0.5, error_kw={"linewidth": 0.9, "ecolor": BLACK})  # fmt: skip
+    """Confidence of correct (up) and of wrong predictions (down), each with its mean; shares of all predictions."""
+    edges, ends = np.linspace(0, 1, 21), []
+    for hits, shade, sign in ((correct, BLUE, 1), (~correct, VERMILION, -1)):
+        shares = np.histogram(confidence[hits], edges)[0] / len(confidence)
+        axes.bar(edges[:-1], sign * shares, 0.05, align="edge", color=shade, edgecolor=WHITE, linewidth=0.4)
+        ends.append(sign * max(1.1 * shares.max(), 0.02))
+        if hits.any():
+            axes.plot([confidence[hits].mean()] * 2, [0, ends[-1]], color=BLACK, linestyle="--", linewidth=1.4)
     axes.axhline(0, color=BLACK, linewidth=0.8)
-    axes.set_xticks(at, list(splits), rotation=35, ha="right", rotation_mode="anchor")
-    axes.set_ylabel("ΔH = H after - H before (nats)")
-    _legend(axes, 2)
+    axes.set(xlim=(0, 1), ylim=(ends[1], ends[0]), xlabel="confidence", ylabel="share")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.3g}")
+
+
+def paired_intervals(axes: Axes, splits: Mapping[str, Split]) -> None:
+    """A quantity on correct and wrong predictions, method by method, with two standard errors on each side."""
+    names = list(splits)[::-1]
+    for (at, name), (shift, side, colour, mark) in product(
+        enumerate(names), ((0.14, "correct", BLUE, "o"), (-0.14, "wrong", VERMILION, "s"))
+    ):
+        value, error = getattr(splits[name], side), 2 * getattr(splits[name], f"{side}_error")
+        axes.errorbar(value, at + shift, xerr=error, fmt=mark, color=colour, markersize=4.5, linewidth=1.6)
+    axes.axvline(0, color=BLACK, linewidth=0.9)
+    axes.set_xlabel("ΔH (nats); left of 0: sharper after tuning")
+    _method_axis(axes, names)
 
 
 def shares(axes: Axes, values: Mapping[str, float]) -> None:
     """One horizontal bar per method, the percentage written at its end."""
     names = list(values)[::-1]
-    axes.barh(names, [100 * values[name] for name in names], color=[look(name).colour for name in names], height=0.65)
+    axes.barh(range(len(names)), [100 * values[name] for name in names], color=[look(name).colour for name in names],
+              height=0.62)  # fmt: skip
     for at, name in enumerate(names):
-        axes.text(100 * values[name], at, f" {100 * values[name]:.1f} %", va="center", fontsize=8)
+        axes.text(100 * values[name], at, f" {100 * values[name]:.1f}", va="center", fontsize=9)
+    _method_axis(axes, names)
     axes.set_xlim(0, max(1.0, 118 * max(values.values())))
-    axes.set_xlabel("predictions of p_aug and plain view differ (%)")
+    axes.set_xlabel("p_aug and plain view differ (%)")
 
 
 def coverage(axes: Axes, curves: Mapping[str, np.ndarray], spread: np.ndarray) -> None:
@@ -91,49 +105,45 @@ def coverage(axes: Axes, curves: Mapping[str, np.ndarray], spread: np.ndarray) -
     axes.axhline(0, color=GREY, linewidth=1)
     for name, values in curves.items():
         gap = 100 * (values - LEVELS)
-        axes.plot(100 * LEVELS, gap, color=look(name).colour, linestyle=look(name).dash, label=name)
+        axes.plot(100 * LEVELS, gap, color=look(name).colour, linestyle=look(name).dash)
     axes.set(xlim=(50, 99), xlabel="coverage asked for (%)", ylabel="coverage minus that (points)")
-    _legend(axes, 4)
 
 
 def certified(axes: Axes, curves: Mapping[str, tuple[RiskCoverage, float, float]], promised: float) -> None:
     """One risk-coverage curve per method, with the point of its certified threshold, and the error promised."""
     axes.axhline(promised, color=GREY, linestyle="--", linewidth=1)
     for name, (curve, share, error) in curves.items():
-        point = f"{100 * share:.0f} % answered, {100 * error:.1f} % wrong" if share else "none certified"
-        _curve(axes, name, curve, f"{name}: {point}")
+        _curve(axes, name, curve)
         if share:
             axes.plot(share, error, "D", color=look(name).colour, markersize=6, markeredgecolor=WHITE, zorder=5)
     axes.set(xlim=(0, 1), ylim=(0, None), xlabel="share answered", ylabel="risk (share of wrong answers)")
-    _legend(axes, 2)
 
 
-def _curve(axes: Axes, name: str, curve: RiskCoverage, label: str) -> None:
+def _curve(axes: Axes, name: str, curve: RiskCoverage) -> None:
     thin = np.unique(np.linspace(0, len(curve.risk) - 1, 200).astype(int))  # more points only cost bytes
-    at = curve.coverage[thin], curve.risk[thin]
-    axes.plot(*at, color=look(name).colour, linestyle=look(name).dash, label=label)
+    axes.plot(curve.coverage[thin], curve.risk[thin], color=look(name).colour, linestyle=look(name).dash)
 
 
-def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage], areas: Mapping[str, float]) -> None:
-    """One curve per method: the error rate when only the most confident share is answered; areas are AURCs."""
+def risk_coverage(axes: Axes, curves: Mapping[str, RiskCoverage]) -> None:
+    """One curve per method: the error rate when only the most confident share is answered."""
     for name, curve in curves.items():
-        _curve(axes, name, curve, f"{name} (AURC {printed('aurc', areas[name])} %)")
+        _curve(axes, name, curve)
     axes.set(xlim=(0, 1), ylim=(0, None), xlabel="coverage", ylabel="risk (share of wrong answers)")
-    _legend(axes, 2)
 
 
-def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str, labels: Sequence[str]) -> None:
-    """Class texts [C, 2] before and after tuning, joined by lines; names where there are few."""
+def embedding(axes: Axes, before: np.ndarray, after: np.ndarray, method: str) -> None:
+    """Class texts [C, 2] before and after tuning, joined by lines; few classes are numbered."""
     for start, end in zip(before, after, strict=True):
-        axes.plot([start[0], end[0]], [start[1], end[1]], color=PALE, linewidth=0.8, zorder=1)
-    axes.scatter(before[:, 0], before[:, 1], s=16, facecolors="none", edgecolors=GREY, label="before", zorder=2)
-    axes.scatter(after[:, 0], after[:, 1], s=18, color=look(method).colour, label="after", zorder=3)
-    if len(labels) <= 12:
-        for name, (x, y) in zip(labels, after, strict=True):
-            axes.annotate(name, (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points")
+        axes.plot([start[0], end[0]], [start[1], end[1]], color=GREY, linewidth=0.8, zorder=1)
+    few = len(after) <= FEW
+    axes.scatter(before[:, 0], before[:, 1], s=18, facecolors="none", edgecolors=GREY, linewidths=1.1, zorder=2)
+    axes.scatter(after[:, 0], after[:, 1], s=130 if few else 18, color=look(method).colour, zorder=3)
+    if few:
+        for number, (x, y) in enumerate(after, 1):
+            axes.text(x, y, str(number), fontsize=9, ha="center", va="center_baseline", color=WHITE, zorder=4)
     axes.set(xticks=[], yticks=[])
-    axes.margins(0.12)
-    _legend(axes, 2, below=True)
+    axes.spines[:].set_visible(False)
+    axes.margins(0.1)
 
 
 def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate], floor: str = "") -> None:
@@ -141,26 +151,59 @@ def estimates(axes: Axes, metric: str, scores: Mapping[str, Estimate], floor: st
     names = list(scores)[::-1]
     for at, name in enumerate(names):
         value, sides = _sides(metric, scores[name])
-        axes.errorbar(value, at, xerr=sides, fmt=marker(name), color=look(name).colour, markersize=5, linewidth=1.5)
+        axes.errorbar(value, at, xerr=sides, fmt=marker(name), color=look(name).colour, markersize=5.5, linewidth=1.8)
     row = rows.get(metric)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(-0.6, len(names) - 0.4)
     below = ", ".join(filter(None, (f"{row.direction} is better" if row.direction else "", floor)))
-    unit = {"percent": " (%)", "nats": " (nats)", "score": ""}[row.unit]
-    axes.set_xlabel(f"{row.title}{unit}\n{below}")
-    axes.grid(axis="x", color=PALE, linewidth=0.7)
-    axes.set_axisbelow(True)
+    axes.set_xlabel(f"{row.title}{UNITS[row.unit]}" + (f"\n{below}" if below else ""))
+    _method_axis(axes, names)
 
 
-def tradeoff(axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor: str) -> None:
+def differences(axes: Axes, metric: str, scores: Mapping[str, Estimate], against: str) -> None:
+    """One dot per method: its difference from ``against`` with a 95 % confidence interval, coloured by direction."""
+    names, row = list(scores)[::-1], rows.get(metric)
+    for at, name in enumerate(names):
+        value, low, high = (shown(metric, number) for number in (scores[name].value, *scores[name].bounds))
+        shade = direction_colour(metric, scores[name])
+        sides, face = [[max(0.0, value - low)], [max(0.0, high - value)]], shade if scores[name].clear else WHITE
+        axes.errorbar(value, at, xerr=sides, fmt="o", color=shade, mfc=face, markersize=5.5, linewidth=1.8)
+    axes.axvline(0, color=BLACK, linewidth=0.9, zorder=1)
+    side = "" if row.higher_is_better is None else "right is better" if row.higher_is_better else "left is better"
+    unit = " (points)" if row.unit == "percent" else UNITS[row.unit]
+    axes.set_xlabel("\n".join(filter(None, (f"{row.title} minus {against}{unit}", side))))
+    _method_axis(axes, names)
+
+
+def direction_colour(metric: str, difference: Estimate) -> str:
+    """Return the colour of a difference: better, worse, or grey where its confidence interval includes 0."""
+    higher = rows.get(metric).higher_is_better
+    if higher is None or not difference.clear:
+        return GREY
+    return BETTER if (difference.value > 0) == higher else WORSE
+
+
+def tradeoff(
+    axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor: str, marks: Mapping[str, str] | None = None
+) -> None:
     """Accuracy against ECE, one point per method, with 95 % confidence intervals; up and to the left is better."""
+    faint = 0.6 if len(points) <= FEW else 0.25
     for name, (ece, accuracy) in points.items():
         x, x_sides = _sides("ece", ece)
         y, y_sides = _sides("accuracy", accuracy)
-        axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt=marker(name), color=look(name).colour, elinewidth=0.8,
-                      markersize=6, label=name)  # fmt: skip
-    axes.set(xlabel=f"ECE (%), lower is better; {floor}", ylabel="accuracy (%), higher is better")
-    _legend(axes, 4 if max(map(len, points), default=0) < 12 else 2)
+        colour = look(name).colour
+        axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt="none", ecolor=colour, elinewidth=1.1, alpha=faint)
+        axes.plot(x, y, (marks or {}).get(name, "o"), color=colour, markersize=8, markeredgecolor=WHITE, zorder=4)
+    axes.set(xlabel=f"ECE (%), left is better; {floor}", ylabel="accuracy (%), up is better")
+
+
+def _method_axis(axes: Axes, names: Sequence[str]) -> None:
+    """Write the methods at the vertical axis, the first of ``names`` lowest, over a faint grid of the horizontal."""
+    axes.set_yticks(range(len(names)), [name.replace(" | ", "\n| ") if len(name) > 16 else name for name in names])
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(3 if max(map(len, names)) > 12 else 4))  # few: labels do not touch
+    axes.grid(axis="x", color=PALE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
 
 
 def _sides(metric: str, score: Estimate) -> tuple[float, list[list[float]]]:

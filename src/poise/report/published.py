@@ -6,6 +6,7 @@ All with CLIP ViT-B/16, means of three seeds (standard deviation of Table 1: acc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from poise.data import catalog
@@ -42,14 +43,15 @@ class PublishedRow:
     method: str  # the same method under poise's name
     metric: str
     values: dict[str, float]  # dataset -> percent
-    average: float
+    average: float | None  # None: not printed
     framework: str = "tpt"
     init: str = "template"
+    origin: str = ""  # where it is printed, if not in the paper
 
     @property
     def source(self) -> str:
         """The paper, table and row that the numbers are printed in."""
-        return f"{PAPER}, Table {self.table.removeprefix('table')}, row {self.label}"
+        return self.origin or f"{PAPER}, Table {self.table.removeprefix('table')}, row {self.label}"
 
 
 _FIVE = ("zero-shot", "tpt", "c-tpt", "o-tpt", "kld+cats")
@@ -203,5 +205,9 @@ FINDINGS = tuple(
 
 def rows(table: str | None = None, **same: str) -> list[PublishedRow]:
     """Return the printed rows of a table (default: all) with these fields: method, metric, framework, init."""
-    fields = same if table is None else {**same, "table": table}
-    return [row for row in ROWS if all(getattr(row, field) == value for field, value in fields.items())]
+    return matching(ROWS, **(same if table is None else {**same, "table": table}))
+
+
+def matching(found: Iterable[PublishedRow], **same: str) -> list[PublishedRow]:
+    """Return the rows with these values in these fields."""
+    return [row for row in found if all(getattr(row, field) == value for field, value in same.items())]

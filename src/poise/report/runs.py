@@ -20,6 +20,7 @@ from poise.report.groups import SCALARS, Group, SeedRows, Setting
 from poise.report.looks import base, order
 from poise.storage import checksum
 
+LONG = 40  # characters of a setting's name in comparisons
 _NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *SCALARS)
 
 
@@ -67,6 +68,13 @@ class Records:
         choices = sorted(_flat(setting.values).items())
         differing = [f"{key}={_short(value)}" for key, value in choices if any(o.get(key) != value for o in others)]
         return ", ".join([setting.model, *differing])
+
+    def short_label(self, setting: Setting) -> str:
+        """Return the label without a model that all settings share; if it is long, the names of the setting's runs."""
+        shared = len({other.model for other in self.settings}) == 1 and len(self.settings) > 1
+        text = self.label(setting).removeprefix(f"{setting.model}, ") if shared else self.label(setting)
+        runs = " + ".join(run for run, header in self.headers.items() if Setting.of(header) == setting)
+        return runs if len(text) > LONG and 0 < len(runs) < len(text) else text
 
     def unfinished(self) -> list[str]:
         """Return one sentence for each run with fewer images than its header announces."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,21 +14,20 @@ from poise.data import catalog
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import Estimate
 from poise.report import published
-from poise.report.calibrated import notes as calibration_notes
 from poise.report.groups import Setting
+from poise.report.published import matching
+from poise.report.published_peers import PEER_LAYOUTS, PEER_ROWS
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Cell, Line, Table
+from poise.report.table_notes import table_notes
 
 OURS, PUBLISHED = "ours", "published"
+LAYOUTS = {**published.LAYOUTS, **PEER_LAYOUTS}
 DASH = "—"
 LEGEND = (
     "Bold (or †): the best of our methods and all that are not significantly worse, that is, whose paired difference "
     "from it has a 95 % confidence interval that includes 0. Nothing is marked where that holds for every method."
-)
-FLOOR = (
-    "the floor is what perfectly calibrated answers with the same confidences and as many images have on average, by "
-    "chance alone (a line of floors has the largest of the methods). A value near its floor may be noise."
 )
 
 
@@ -46,6 +44,11 @@ class _Block:
     def averaged(self) -> tuple[str, ...]:
         """The datasets behind the last column."""
         return tuple(name for name in self.layout.averaged if name in self.layout.datasets)
+
+    @property
+    def printed_datasets(self) -> tuple[str, ...]:
+        """All datasets of the published table that is imitated."""
+        return LAYOUTS[self.layout.name].datasets if self.layout.name else ()
 
     @property
     def columns(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -132,19 +135,20 @@ def result_tables(
 
     Args:
         runs: a run's folder, a folder of runs, their records, or their scores.
-        like: a table of the paper, ``table1`` to ``table5``: its methods, datasets and average.
+        like: a table of the paper, ``table1`` to ``table5``: its methods, datasets and average; or ``peers`` or
+            ``peers-shifts``: the methods of other papers, with the numbers that these print.
         metrics: the lines of each method.
         intervals: show 95 % confidence intervals over images.
         std: show standard deviations over seeds.
         resamples: number of bootstrap resamples, unless scores are given.
     """
-    if like is not None and like not in published.LAYOUTS:
-        raise UnknownNameError.of("table", like, published.LAYOUTS)
+    if like is not None and like not in LAYOUTS:
+        raise UnknownNameError.of("table", like, LAYOUTS)
     board = runs if isinstance(runs, Scoreboard) else scoreboard(load(runs), metrics=metrics, resamples=resamples)
     records = board.records
     all_datasets = tuple(catalog.in_order(records.datasets))
     everything = published.TableLayout("", "Results", all_datasets, all_datasets, "Avg.", tuple(records.methods))
-    layout = published.LAYOUTS[like] if like else everything
+    layout = LAYOUTS[like] if like else everything
     tables = []
     for setting in records.settings:
         if like and (setting.framework != layout.framework or setting.init not in layout.inits):
@@ -175,8 +179,7 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
             lines.append(Line((*block.heads(method, metric), *cells), method))
             records += block.records(OURS, method, metric, [_numbers(metric, *entry) for entry in entries])
         for metric in block.metrics:
-            if (row := _published(block, method, metric)) is not None:
-                label, values, source = row
+            for label, values, source in _published(block, method, metric):
                 cells = [Cell(DASH if value is None else f"{value:.2f}") for value in values]
                 lines.append(Line((*block.heads(f"  published: {label}", metric), *cells), method, quiet=True))
                 fixed = {**dict.fromkeys(("low", "high", "floor", "std")), "seeds": 3, "best": False, "source": source}
@@ -187,7 +190,7 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
     single = f", {rows.get(block.metrics[0]).title}" if len(block.metrics) == 1 else ""
     title = f"{block.layout.title}{single}: {block.board.records.label(block.setting)}"
     columns = ("Method", *([] if single else ["Metric"]), *(heading for heading, _ in block.columns))
-    notes = (*_notes(block, [record["source"] for record in records]), LEGEND)
+    notes = (*table_notes(block, [record["source"] for record in records]), LEGEND)
     return Table(title, columns, tuple(lines), notes, len(columns) - len(block.columns), tuple(records))
 
 
@@ -225,68 +228,32 @@ def _numbers(metric: str, score: Estimate | None, floor: Estimate | None, best: 
             "best": best, "source": ""}  # fmt: skip
 
 
-def _published(block: _Block, method: str, metric: str) -> tuple[str, list[float | None], str] | None:
-    """Return the paper's label, its percentages for each column and where they are printed; None if there are none."""
-    like, datasets = block.layout.name, block.layout.datasets
+def _published(block: _Block, method: str, metric: str) -> Iterator[tuple[str, list[float | None], str]]:
+    """Yield a printed row: its label, its percentages for each column, and where they are printed."""
+    like = block.layout.name
     same = {"method": method, "metric": metric, "framework": block.setting.framework, "init": block.setting.init}
-    tables = [like] if like else ["table1", "table2", "table3", "table4"]
-    found = [row for table in tables for row in published.rows(table, **same)]
+    if like in PEER_LAYOUTS:  # several papers print the same method
+        sources = [[row] for row in matching(PEER_ROWS, table=like, **same)]
+    else:
+        tables = [like] if like else ["table1", "table2", "table3", "table4"]
+        sources = [[row for table in tables for row in published.rows(table, **same)]]
+    for found in sources:
+        values = _printed_values(block, found)
+        if any(value is not None for value in values):
+            used = [row for row in found if not row.values or any(name in row.values for name in block.layout.datasets)]
+            yield used[0].label, values, "; ".join(row.source for row in used)
+
+
+def _printed_values(block: _Block, found: Sequence[published.PublishedRow]) -> list[float | None]:
+    """Return the printed percentage of each column; an average that is not printed is that of the printed values."""
+    like, datasets = block.layout.name, block.layout.datasets
     percent = {name: value for row in found for name, value in row.values.items()}
     values = [percent.get(name) for name in datasets]
     if block.averaged:
-        whole = like and set(block.averaged) == set(published.LAYOUTS[like].averaged)
-        if found and (whole or not percent):
+        whole = like and set(block.averaged) == set(LAYOUTS[like].averaged)
+        if found and (whole or not percent) and found[0].average is not None:
             values.append(found[0].average)
         else:
-            complete = all(name in percent for name in block.averaged)
+            complete = bool(percent) and all(name in percent for name in block.averaged)
             values.append(float(np.mean([percent[name] for name in block.averaged])) if complete else None)
-    if all(value is None for value in values):
-        return None
-    used = [row for row in found if not row.values or any(name in row.values for name in datasets)]
-    return used[0].label, values, "; ".join(row.source for row in used)
-
-
-def _notes(block: _Block, sources: Sequence[str]) -> list[str]:
-    records, layout = block.board.records, block.layout
-    groups = [group for group in records.chosen(setting=block.setting) if group.dataset in layout.datasets]
-    sizes = {group.dataset: group.n for group in groups}
-    seeds = sorted({seed for group in groups for seed in group.seeds})
-    images = ", ".join(f"{catalog.heading(name)} {sizes[name]}" for name in layout.datasets)
-    over = f"mean over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]} only"
-    notes = [f"Model {block.setting.model}; images: {images}; {over}.", _widths(block)]
-    if floored := [rows.get(metric).title for metric in block.metrics if rows.get(metric).floor]:
-        notes.append(f"{', '.join(floored)}: {FLOOR}")
-    pairs = [(method, metric) for method in block.methods for metric in block.metrics]
-    if any(None in block.scores(*pair) and not block.lacks(*pair) for pair in pairs):
-        notes.append("A dash: not run, or the metric has no value there; no average without all datasets.")
-    notes += calibration_notes(groups, lambda dataset: len(records.classes(dataset)))
-    failed, uneven = sum(group.errors for group in groups), sum(group.uneven for group in groups)
-    if failed or uneven:
-        notes.append(f"Left out: {failed} rows with errors, {uneven} image-method pairs that some seed lacks.")
-    if untuned := sum(int(group.pooled["fallback"].sum()) for group in groups):
-        notes.append(f"{untuned} answers fell back to the un-tuned prompt because tuning was not finite.")
-    notes += records.unfinished()
-    whole = published.LAYOUTS[layout.name].datasets if layout.name else ()
-    if missing := [catalog.heading(name) for name in whole if name not in layout.datasets]:
-        over = "is over all of its datasets" if layout.name == "table5" else "covers the same datasets as ours"
-        notes.append(f"Not run of {layout.name}: {', '.join(missing)}. The published average {over}.")
-    if tables := sorted({number for source in sources for number in re.findall(r"Table \d", source)}):
-        origin = f"{published.PAPER}, {', '.join(tables)}, with {published.MODEL}"
-        notes.append(f"Published: {origin}; other models differ in level.")
-    return notes
-
-
-def _widths(block: _Block) -> str:
-    """Return a sentence with the widest interval and the largest standard deviation of each metric."""
-    half, spread = [], []
-    for metric in block.metrics:
-        scores = [score for method in block.methods for score in block.scores(method, metric) if score is not None]
-        if scores:
-            title = rows.get(metric).title
-            width = max(max(high - value, value - low) for value, low, high in (score.interval for score in scores))
-            half.append(f"{title} ±{printed(metric, width)}")
-            if deviations := [score.std for score in scores if score.std is not None]:
-                spread.append(f"{title} {printed(metric, max(deviations))}")
-    intervals = f"95 % confidence intervals over images ({block.board.resamples} bootstrap resamples)"
-    text = f"{intervals} reach at most: {', '.join(half)}."
-    return text + (f" Standard deviations over seeds are at most: {', '.join(spread)}." if spread else "")
+    return values

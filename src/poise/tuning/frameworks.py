@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -21,6 +23,8 @@ from poise.tuning.protocol import AnyTuner
 from poise.tuning.stream import StreamTuner
 from poise.tuning.temperature import Tempered
 from poise.types import ClassTokens, DualEncoder
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,5 +176,9 @@ def make_tuner(
         raise InvalidOptionError(
             f"'{framework}' can't start from '{start.kind}'.", hint=f"It starts from: {', '.join(row.inits)}."
         )
+    began = time.perf_counter()
     tuner = row.build(encoder, methods, start, parsed, on_long_label)
+    names, seconds = ", ".join(method.name for method in methods), time.perf_counter() - began
+    log.info("labels: %d encoded in %.2f s; %s, framework %s, init %s, template %r", len(start.classes.labels), seconds,
+             names, framework, start.kind, start.classes.template)  # fmt: skip
     return tuner if parsed.temperature == 1.0 else Tempered(tuner, parsed.temperature)

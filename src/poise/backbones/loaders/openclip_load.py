@@ -208,9 +208,10 @@ def _unknown(name: str) -> UnknownNameError:
 
     scheme, colon, _ = name.partition(":")
     forms = {row: models.get(row).form for row in models}  # pocket, local-dir:PATH and so on
-    near = [forms[row] for row in difflib.get_close_matches(scheme, forms, n=1, cutoff=0.6)]
+    near = [forms[row] for row in difflib.get_close_matches(scheme.lower(), forms, n=1, cutoff=0.6)]
     if not near and not colon:
-        near = difflib.get_close_matches(name, known_names(), n=3, cutoff=0.5)
+        known = {known.lower(): known for known in known_names()}
+        near = [known[found] for found in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)]
     guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UnknownNameError(
         f"Unknown model '{name}'.{guess}",

@@ -131,12 +131,12 @@ def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.const
     value = tl.load(x + image * count * OWN + spot, mask=valid, other=0).to(tl.float32)
     if KIND == 0:
         below, bell = _normal(value)
-        slope = below + value * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
+        derivative = below + value * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
     else:
         open_ = 1.0 / (1.0 + tl.exp2(value * -2.4554669595930155))
-        slope = open_ * (1.0 + 1.702 * value * (1.0 - open_))
+        derivative = open_ * (1.0 + 1.702 * value * (1.0 - open_))
     place = gradient + image * count + spot
-    tl.store(place, tl.load(place, mask=valid, other=0).to(tl.float32) * slope, mask=valid)
+    tl.store(place, tl.load(place, mask=valid, other=0).to(tl.float32) * derivative, mask=valid)
 
 
 @_jit
@@ -151,21 +151,21 @@ def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, OWN: tl.c
     scale = tl.rsqrt(tl.sum(away * away, 0) / width + epsilon)
     unit = away * scale
     place = (image * rows + row) * width + spot
-    slope = tl.load(gradient + place, mask=valid, other=0).to(tl.float32)
-    slope *= tl.load(weight + spot, mask=valid, other=0).to(tl.float32)
-    change = scale * (slope - tl.sum(slope, 0) / width - unit * (tl.sum(slope * unit, 0) / width))
+    inner = tl.load(gradient + place, mask=valid, other=0).to(tl.float32)
+    inner *= tl.load(weight + spot, mask=valid, other=0).to(tl.float32)
+    change = scale * (inner - tl.sum(inner, 0) / width - unit * (tl.sum(inner * unit, 0) / width))
     old = tl.load(total + place, mask=valid, other=0).to(tl.float32)
     tl.store(total + place, old + change, mask=valid)
 
 
 @_jit
 def attention_back_kernel(
-    joint, slopes, mask, out, shared, tiles, width, prefix, rows, scale,
+    joint, cotangent, mask, out, shared, tiles, width, prefix, rows, scale,
     OWN: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the queries, keys and values of one tile, for one head of one image.
 
-    ``joint`` is [1 or B (OWN), rows, 3, H, hd] and ``mask`` [n, W, P + W]; ``slopes`` [B, rows, H, hd] is the cotangent
+    ``joint`` is [1 or B (OWN), rows, 3, H, hd] and ``mask`` [n, W, P + W]; ``cotangent`` [B, rows, H, hd] is that
     of the heads' outputs; ``out`` is [B, rows, 3, H, hd]. All tiles attend to the prefix, so each tile writes its
     gradients of the prefix's keys and values to a separate part of ``shared`` [B, n + 1, P, 2, H, hd], to be summed.
     Tile n is the prefix.
@@ -179,7 +179,7 @@ def attention_back_kernel(
     q = tl.load(given + query_row[:, None] * step, mask=asks[:, None], other=0)
     k = tl.load(given + key_row[:, None] * step + HEADS * SIZE, mask=sees[:, None], other=0)
     v = tl.load(given + key_row[:, None] * step + 2 * HEADS * SIZE, mask=sees[:, None], other=0)
-    wanted = slopes + (image * rows + query_row[:, None]) * (HEADS * SIZE) + spot
+    wanted = cotangent + (image * rows + query_row[:, None]) * (HEADS * SIZE) + spot
     g = tl.load(wanted, mask=asks[:, None], other=0)
     weights = _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale)
     back = tl.dot(g, tl.trans(v))
