@@ -36,7 +36,7 @@ class ClassTokenTower:
         x = F.linear(flat, self.patches, self.patch_bias)
         if fused_block.usable(self.blocks, x) and isinstance(self.before, nn.LayerNorm):
             return self._run_fused(x)
-        x = self.before(torch.cat([self.token.expand(len(x), 1, -1), x], 1) + self.positions)
+        x = self.before(torch.cat([self.token.expand(x.shape[0], 1, -1), x], 1) + self.positions)
         *blocks, last = self.blocks
         for block in blocks:
             normed = block.norm1(x)
