@@ -169,6 +169,10 @@ class Encoder:
         features = torch.cat([self._image.forward(part.to(self.device, self.dtype)) for part in parts])
         return _unit(features).unflatten(0, views.shape[:2])
 
+    def trace(self, views: Tensor) -> Tensor:
+        """Return what `encode_images` returns, in one pass through the tower, so that it can be exported."""
+        return _unit(self._image.forward(views.flatten(0, 1))).unflatten(0, views.shape[:2])
+
     def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
         """Return unit text features [B, C, D] in float32 or wider, differentiable with respect to the prompt."""
         slots, width = classes.slots.shape[1], self._text.table.weight.shape[1]

@@ -67,7 +67,8 @@ def load_model(
 
     Args:
         name: ``pocket``, ``tiny``, an open_clip name (``ViT-B-16/openai``), ``hf-hub:ORG/REPO``,
-            ``local-dir:PATH`` (a folder in open_clip's format), ``transformers:ORG/REPO`` or ``transformers:PATH``.
+            ``local-dir:PATH`` (a folder in open_clip's format), ``transformers:ORG/REPO`` or ``transformers:PATH``,
+            ``onnx:FILE`` (a file of `poise export onnx`).
         device: "auto" chooses CUDA, else MPS, else the CPU.
         dtype: "auto" is float16 on CUDA and float32 elsewhere; bfloat16 and float64 on CUDA and float64 on the CPU are
             also accepted. "float8" on CUDA is float16 with the image tower's large matrix products in 8 bits: faster,
@@ -216,6 +217,12 @@ def _transformers(source: str, place: Placement) -> DualEncoder:
     return load_transformers(source, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
 
 
+def _onnx(path: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.onnx_file import load_onnx
+
+    return load_onnx(path, device=place.device, dtype=place.dtype)
+
+
 def _open_clip(name: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_named
 
@@ -230,6 +237,7 @@ for _row in (
     ModelRow("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", _hf_hub, download=True),
     ModelRow("transformers:ORG/REPO or PATH", "a CLIP or SigLIP model of transformers, on the hub or in a folder",
              _transformers, download=True, marker="config.json"),
+    ModelRow("onnx:FILE", "a classifier that `poise export onnx` wrote, with its own labels, on a CPU", _onnx),
     ModelRow("open_clip:ARCHITECTURE/WEIGHTS", "open_clip", _open_clip, download=True),
 ):  # fmt: skip
     models.add(_row.form.partition(":")[0])(_row)

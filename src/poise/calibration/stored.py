@@ -179,12 +179,15 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON."""
-        values = {
+        write_atomic(path, (json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
             "format": FORMAT, "conditions": asdict(self.conditions), "recommended": self.recommended,
             "reason": self.reason, "images": sorted(self.images),
             "methods": {name: part.to_dict() for name, part in self.methods.items()},
         }  # fmt: skip
-        write_atomic(path, (json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -198,14 +201,15 @@ class Calibration:
                 content = file.read(_MAX_BYTES + 1)
             if len(content) > _MAX_BYTES:
                 raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
-            return cls._from_dict(json.loads(content))
+            return cls.from_dict(json.loads(content))
         except KeyError as problem:
             raise _unreadable(path, f"{problem} is missing") from None
         except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
             raise _unreadable(path, problem) from None
 
     @classmethod
-    def _from_dict(cls, values: Any) -> Calibration:
+    def from_dict(cls, values: Any) -> Calibration:
+        """Read what `to_dict` returned; every value is checked, and one that is not valid raises a plain error."""
         if values["format"] != FORMAT:
             raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
         methods = {str(name): MethodCalibration.from_dict(part) for name, part in values["methods"].items()}

@@ -13,6 +13,7 @@ from poise.cli.calibrate import calibrate
 from poise.cli.classify import classify
 from poise.cli.data import app as data_app
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
+from poise.cli.export import app as export_app
 from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
@@ -25,6 +26,7 @@ app.command("calibrate")(calibrate)
 app.command("list")(list_names)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
+app.add_typer(export_app, name="export")
 app.add_typer(fit_app, name="fit")
 app.add_typer(convert_app, name="convert")
 

@@ -23,6 +23,7 @@ from poise.cli.shared_options import (
     Template,
     Views,
     labels_from,
+    stored_options,
 )
 from poise.cli.verbose import Verbose
 from poise.errors import InvalidOptionError
@@ -104,29 +105,24 @@ def classify(
     if quiet and verbose:
         raise InvalidOptionError("--quiet and --verbose contradict each other.", hint="Give one of them.")
     names = None
-    if calibration is None or labels is not None or labels_file is not None:
+    known = calibration is not None or model.startswith("onnx:")  # whether a file has labels
+    if not known or labels is not None or labels_file is not None:
         names = labels_from(labels, labels_file)
     paths = _paths(images)
     from poise import methods
 
     chosen = methods.expand(method)
     options: dict[str, Any] = {
-        "model": model, "labels": names, "method": chosen, "template": template, "init": init, "views": views,
+        "model": model, "method": chosen, "template": template, "init": init, "views": views,
         "augmix": augmix, "seed": seed, "device": device, "dtype": dtype, "batch_size": batch_size,
         "on_long_label": on_long_label.value, "coverage": coverage, "max_error": max_error,
         "reject": reject,
     }  # fmt: skip
-    if calibration is not None:
-        from poise.calibration import Calibration
-
-        stored = Calibration.load(calibration)
-        given = {name for name in options if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
-        options |= {name: value for name, value in stored.options().items() if name not in given}
-        options |= {"calibration": stored, "labels": names or list(stored.conditions.labels)}
+    options = stored_options(ctx, options, calibration, names)
     classifier = _classifier(options, engine, address, actors)
     chosen = list(options["method"])
-    known = sink.finished(out, chosen) if resume else frozenset()
-    paths = [path for path in paths if str(path) not in known]
+    finished = sink.finished(out, chosen) if resume else frozenset()
+    paths = [path for path in paths if str(path) not in finished]
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
     outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
     sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +27,32 @@ BatchSize = Annotated[
     typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
 ]
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
+
+
+def unless_given(ctx: typer.Context, options: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the stored values of those that were not given on the command line."""
+    given = {name for name in options if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
+    return {**options, **{name: value for name, value in stored.items() if name not in given}}
+
+
+def stored_options(
+    ctx: typer.Context, options: Mapping[str, Any], calibration: Path | None, labels: list[str] | None
+) -> dict[str, Any]:
+    """Return the options of `poise.Classifier`, where the user gave none those of an ONNX file and a calibration."""
+    found = {**options, "labels": labels}
+    if str(options["model"]).startswith("onnx:"):
+        from poise.export.reopen import onnx_options
+
+        stored = onnx_options(str(options["model"]).removeprefix("onnx:"))
+        found = unless_given(ctx, found, {**stored, "method": [stored["method"]]})
+        found["labels"] = labels or stored["labels"]
+    if calibration is not None:
+        from poise.calibration import Calibration
+
+        known = Calibration.load(calibration)
+        found = unless_given(ctx, found, known.options())
+        found |= {"calibration": known, "labels": labels or list(known.conditions.labels)}
+    return found
 
 
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:

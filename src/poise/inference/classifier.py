@@ -131,9 +131,9 @@ class Classifier(Generic[R]):
         self.recipe = ViewRecipe(views, seed, augmix)
         self._tuning, self._batch_size = (template, context, init, on_long_label), batch_size or 0
         self._prepare()
-        self._guarantees = None
+        self.guarantees: Guarantees | None = None
         if stored is not None:
-            self._guarantees = Guarantees(stored, self.conditions(), self.methods, coverage, max_error)
+            self.guarantees = Guarantees(stored, self.conditions(), self.methods, coverage, max_error)
 
     @overload
     def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[R]: ...
@@ -174,7 +174,7 @@ class Classifier(Generic[R]):
         for outcome in self.predictions(images, details=details):
             if isinstance(outcome, Failure):
                 yield outcome
-            elif self._guarantees and outcome.key in self._guarantees.images:
+            elif self.guarantees and outcome.key in self.guarantees.images:
                 yield Failure(outcome.source, CalibrationImageError.code, KNOWN_IMAGE)
             else:
                 yield {name: self._result(outcome, name, details) for name in outcome.answers}
@@ -287,7 +287,7 @@ class Classifier(Generic[R]):
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
     def _result(self, outcome: Prediction, method: str, details: bool) -> Result:
-        return make_result(outcome, method, self.labels, self.encoder, self._guarantees, self.reject, details)
+        return make_result(outcome, method, self.labels, self.encoder, self.guarantees, self.reject, details)
 
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)

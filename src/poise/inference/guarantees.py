@@ -70,7 +70,8 @@ class Guarantees:
         coverage: float | None, max_error: float | None,
     ) -> None:  # fmt: skip
         calibration.conditions.check(conditions, reads_views=any(method.reads_views for method in methods))
-        self.labels, self.images, self.coverage = conditions.labels, calibration.images, coverage
+        self.calibration, self.labels, self.coverage = calibration, conditions.labels, coverage
+        self.images = calibration.images
         self.confidence = calibration.confidence
         self.parts = {method.name: calibration.method(method.name, method.settings()) for method in methods}
         if coverage is not None:

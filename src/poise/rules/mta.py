@@ -85,8 +85,8 @@ def bandwidths(views: Tensor) -> Tensor:
     """Return the squared bandwidths [B, V] of views [B, V, D]."""
     squares = _distances(views, views).square()  # [B, V, V]
     count = views.shape[1]
-    squares.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    nearest = squares.topk(int(_NEIGHBOURS * (count - 1)), dim=-1, largest=False).values
+    others = squares.masked_fill(torch.eye(count, dtype=torch.bool, device=views.device), torch.inf)
+    nearest = others.topk(int(_NEIGHBOURS * (count - 1)), dim=-1, largest=False).values
     return (0.5 * nearest.mean(-1)).clamp(min=_LEAST)
 
 

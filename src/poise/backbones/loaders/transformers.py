@@ -125,7 +125,7 @@ def _image_side(model: Any, processing: dict[str, Any], family: str) -> ImageSid
             patches = views.unflatten(3, (grid, side)).unflatten(2, (grid, side))  # [N, 3, g, s, g, s]
             patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # [N, g * g, s * s * 3]
             mask = torch.ones(patches.shape[:2], dtype=torch.int32, device=views.device)
-            shapes = torch.full((len(views), 2), grid, device=views.device)
+            shapes = torch.full((views.shape[0], 2), grid, device=views.device)
             inputs = {"pixel_values": patches, "pixel_attention_mask": mask, "spatial_shapes": shapes}
         output = model.get_image_features(**inputs)
         features: Tensor = output if isinstance(output, Tensor) else output.pooler_output

@@ -35,7 +35,7 @@ class ClassTokenTower:
         x = self._embedded(images)
         if fused_block.usable(self.blocks, x) and self._has_norm():
             return self._run_fused(x)
-        x = self.before(torch.cat([self.token.expand(len(x), 1, -1), x], 1) + self.positions)
+        x = self.before(torch.cat([self.token.expand(x.shape[0], 1, -1), x], 1) + self.positions)
         *blocks, last = self.blocks
         for block in blocks:
             normed = block.norm1(x)

@@ -1,0 +1,117 @@
+"""What an exported graph computes after the image tower: a method's answer, its calibration, sets and decisions.
+
+Written in torch, so that it can be traced. The reference for the calibrators is `poise.calibration`, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from poise.backbones.encoder import Encoder
+from poise.calibration import Beta, Calibrator, Temperature
+from poise.calibration.calibrators import LEAST
+from poise.calibration.conformal import SLACK
+from poise.calibration.fits import CLIP, TINY
+from poise.errors import InvalidOptionError
+from poise.methods import Method
+from poise.rules import Rule
+from poise.rules.rule import CosineHead
+
+RULES = ("zero", "mta")  # rules that can be traced; the others tune, remember images, or read files
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers of a calibration that sets and decisions compare with; None where they were not asked for."""
+
+    quantile: float | None = None  # of the LAC scores of the calibration images
+    threshold: float | None = None  # lowest confidence before calibration that is answered
+
+
+class ExportedClassifier(nn.Module):
+    """Maps normalised views [B, V, 3, S, S] to the outputs of an ONNX file, in the order of `outputs`."""
+
+    def __init__(
+        self, encoder: Encoder, text_features: Tensor, method: Method, calibrator: Calibrator | None, limits: Limits
+    ) -> None:
+        super().__init__()
+        self.text_features = nn.Buffer(text_features)  # [C, D]
+        self.encoder, self.calibrator, self.limits = encoder, calibrator, limits
+        self.head = CosineHead(encoder.scale, encoder.bias)
+        self.rule: Rule | None = method.make_rule() if method.rule else None
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs."""
+        asked = {"in_set": self.limits.quantile, "answered": self.limits.threshold}
+        return ["features", "raw_probabilities", "probabilities", *(name for name in asked if asked[name] is not None)]
+
+    def forward(self, views: Tensor) -> tuple[Tensor, ...]:
+        """Return features [B, V, D], probabilities [B, C] before and after calibration, sets [B, C], decisions [B]."""
+        features = self.encoder.trace(views)
+        raw = self._answer(features)
+        found = [features, raw, raw if self.calibrator is None else calibrated(self.calibrator, raw)]
+        if self.limits.quantile is not None:
+            found.append(_sets(raw, self.limits.quantile))
+        if self.limits.threshold is not None:
+            found.append(raw.amax(-1) >= self.limits.threshold)
+        return tuple(found)
+
+    def _answer(self, features: Tensor) -> Tensor:
+        """Return the method's probabilities [B, C]; where a rule's are not finite, those of zero-shot."""
+        out = self.head.outputs(features, self.text_features[None])
+        plain = out.logits[:, 0].softmax(-1)
+        if self.rule is None:
+            return plain
+        probs = self.rule(out, self.head).logits.softmax(-1)
+        return torch.where((probs - probs).abs().sum(-1, keepdim=True) == 0, probs, plain)
+
+
+def _sets(raw: Tensor, quantile: float) -> Tensor:
+    """Return the members [B, C] of LAC prediction sets; the top label is a member of every set."""
+    limit = np.float64(1 - (quantile + SLACK))
+    near = np.float32(limit)
+    lowest = float(np.nextafter(near, np.float32(np.inf)) if near < limit else near)  # p >= limit, exactly
+    return (raw >= lowest) | _top(raw)
+
+
+def _top(probs: Tensor) -> Tensor:
+    """Return True [B, C] for the first of the largest probabilities."""
+    return torch.arange(probs.shape[1]) == probs.argmax(-1, keepdim=True)
+
+
+def calibrated(calibrator: Calibrator, probs: Tensor) -> Tensor:
+    """Return the calibrated probabilities [B, C], computed in float64: confidences near 1 need its digits."""
+    if type(calibrator) not in _CALIBRATORS:
+        known = ", ".join(kind.name for kind in _CALIBRATORS)
+        raise InvalidOptionError(f"The calibrator '{calibrator.name}' can't be exported.", hint=f"Accepted: {known}.")
+    return _CALIBRATORS[type(calibrator)](calibrator, probs.double()).to(probs.dtype)
+
+
+def _temperature(calibrator: Temperature, probs: Tensor) -> Tensor:
+    return (probs.clamp(min=TINY).log() / calibrator.temperature).softmax(-1)
+
+
+def _beta(calibrator: Beta, probs: Tensor) -> Tensor:
+    classes = probs.shape[1]
+    if classes == 1:
+        return torch.ones_like(probs)
+    table = probs if calibrator.temperature == 1.0 else _temperature(Temperature(calibrator.temperature), probs)
+    top, even = _top(probs), 1 / classes
+    confidence = torch.where(top, table, 0.0).sum(-1, keepdim=True)  # [B, 1]
+    above = (confidence - even).clamp(min=0)
+    kept = confidence.clamp(CLIP, 1 - CLIP)
+    fitted = (calibrator.a * kept.log() - calibrator.b * torch.log1p(-kept) + calibrator.m).sigmoid()
+    chance = torch.maximum(fitted, even + LEAST * above)
+    others = torch.where(top, 0.0, table.clamp(min=TINY))
+    others = others * ((1 - chance) / others.sum(-1, keepdim=True))
+    mixed = even + (chance - even) / above.clamp(min=TINY) * (table - even)
+    return torch.where(others.amax(-1, keepdim=True) >= chance, mixed, torch.where(top, chance, others))
+
+
+_CALIBRATORS: dict[type[Calibrator], Callable[..., Tensor]] = {Temperature: _temperature, Beta: _beta}

@@ -1,0 +1,193 @@
+"""Writes a classifier as one ONNX file: image tower, text features of the labels, method, calibration, metadata."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poise import __version__
+from poise.backbones.encoder import Encoder
+from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, TEXTS
+from poise.calibration import Calibration, quantile
+from poise.errors import InvalidOptionError, MissingDependencyError
+from poise.export.head import RULES, ExportedClassifier, Limits
+from poise.inference.classifier import Classifier
+from poise.inference.guarantees import Guarantees, in_words
+from poise.methods import Method
+from poise.storage import checksum, write_atomic
+
+OPSET = 18  # runs with onnxruntime 1.14 (2023) and later
+
+
+def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence[Any] | None = None) -> None:
+    """Write a classifier as one ONNX file, which runs with onnxruntime alone.
+
+    The file has the input ``views`` [B, V, 3, S, S], normalised, for any B, and these outputs: ``features`` [B, V, D],
+    ``raw_probabilities`` and ``probabilities`` [B, C] before and after calibration; with the classifier's ``coverage``
+    also ``in_set`` [B, C], and with its ``max_error`` also ``answered`` [B]. Its metadata are JSON under the key
+    "poise".
+
+    Args:
+        classifier: on a CPU in float32, with one method: "zero-shot", "zero" or "mta", and the calibration, coverage
+            and max_error that the file is to have.
+        path: the file.
+        int8: images like those to be classified, at least 20; the image tower is then quantised to 8 bits, with the
+            ranges that its activations have on them. Such a file needs a calibration of its own.
+
+    Raises:
+        InvalidOptionError: The classifier can't be exported.
+        MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from poise import Classifier
+        >>> classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     export_onnx(classify, f"{folder}/classify.onnx")
+        ...     open_onnx(f"{folder}/classify.onnx").labels
+        ('cat', 'dog')
+    """
+    method, encoder = _checked(classifier)
+    if int8 is not None and classifier.guarantees is not None:
+        raise InvalidOptionError(
+            "A calibration of the full-precision model does not hold for its int8 version.",
+            hint="Export the int8 file without it, then run `poise calibrate --model onnx:FILE`.",
+        )
+    part, limits = _limits(method.name, classifier.guarantees)
+    texts = classifier.tuner.texts.init_features()[0].float()
+    module = ExportedClassifier(encoder, texts, method, None if part is None else part.calibrator, limits).eval()
+    model = _trace(module, classifier.recipe.views if method.reads_views else 1)
+    metadata = _metadata(classifier, method, limits)
+    if int8 is not None:
+        from poise.export.int8 import quantise
+
+        model = quantise(model, classifier, int8)
+        metadata |= {"int8": True, "fingerprint": checksum(model.graph.SerializeToString(deterministic=True))[:16]}
+    _add_texts(model, texts)
+    entry = model.metadata_props.add()
+    entry.key, entry.value = KEY, json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, model.SerializeToString())
+
+
+def _checked(classifier: Classifier[Any]) -> tuple[Method, Encoder]:
+    """Return the method and the encoder; raise an error if they can't be exported."""
+    if len(classifier.methods) != 1:
+        raise InvalidOptionError(f"The classifier has {len(classifier.methods)} methods.", hint="Export one method.")
+    (method,), encoder = classifier.methods, classifier.encoder
+    if method.tunes or method.posthoc or (method.rule and method.rule not in RULES):
+        raise InvalidOptionError(
+            f"The method '{method.name}' can't be exported: {_why_not(method)}.",
+            hint=f"Accepted: zero-shot, {', '.join(RULES)}; with a calibration, zero-shot is often as good.",
+        )
+    if not isinstance(encoder, Encoder) or encoder.device.type != "cpu" or encoder.dtype != torch.float32:
+        raise InvalidOptionError(f"{encoder!r} can't be exported.",
+                                 hint="Load the model with device='cpu' and dtype='float32'.")  # fmt: skip
+    if classifier.tuner.reads == "views":
+        raise InvalidOptionError("An init with image prompts can't be exported.", hint="Use another init.")
+    return method, encoder
+
+
+def _why_not(method: Method) -> str:
+    if method.tunes:
+        return "it tunes a prompt for each image, which needs gradients of the text tower"
+    return "it has post-hoc steps" if method.posthoc else f"the rule '{method.rule}' can't be traced"
+
+
+def _limits(method: str, guarantees: Guarantees | None) -> tuple[Any, Limits]:
+    if guarantees is None:
+        return None, Limits()
+    part, certificate = guarantees.parts[method], guarantees.certificates.get(method)
+    level = guarantees.coverage
+    return part, Limits(
+        None if level is None else quantile(part.scores["lac"], level),
+        None if certificate is None else certificate.threshold,
+    )
+
+
+def _metadata(classifier: Classifier[Any], method: Method, limits: Limits) -> dict[str, Any]:
+    encoder, conditions, guarantees = classifier.encoder, classifier.conditions(), classifier.guarantees
+    calibration, words, max_error = None, None, None
+    if guarantees is not None:
+        stored = guarantees.calibration
+        calibration = Calibration(
+            conditions=stored.conditions, methods={method.name: guarantees.parts[method.name]},
+            recommended=method.name, reason=stored.reason, images=stored.images,
+        ).to_dict()  # fmt: skip
+        if limits.threshold is not None:
+            max_error = guarantees.certificates[method.name].max_error
+            words = in_words(max_error, stored.confidence)
+    return {
+        "format": FORMAT, "version": __version__, "labels": list(classifier.labels), "template": conditions.template,
+        "fingerprint": conditions.fingerprint, "conditions": asdict(conditions), "method": method.name,
+        "settings": json.loads(json.dumps(method.settings())),
+        "views": classifier.recipe.views if method.reads_views else 1, "image": asdict(encoder.image),
+        "scale": encoder.scale, "bias": encoder.bias, "activation": encoder.activation, "opset": OPSET, "int8": False,
+        "calibration": calibration, "coverage": None if guarantees is None else guarantees.coverage,
+        "max_error": max_error, "threshold": limits.threshold, "guarantee": words,
+    }  # fmt: skip
+
+
+def _trace(module: ExportedClassifier, views: int) -> Any:
+    """Return the ONNX model of the classifier."""
+    try:
+        import onnxscript.ir
+    except ImportError:
+        raise MissingDependencyError.of("Exporting ONNX files", "onnxscript", "onnx") from None
+    side = module.encoder.image.size
+    example = torch.zeros(2, views, 3, side, side)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module, (example,), dynamo=True, opset_version=OPSET, verbose=False, input_names=[INPUT],
+                output_names=module.outputs, custom_translation_table=_translations(),
+                dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=1 << 20)},),
+            )  # fmt: skip
+    finally:
+        log.setLevel(level)
+    assert program is not None
+    return onnxscript.ir.to_proto(program.model)
+
+
+def _translations() -> dict[Any, Any]:
+    """Return how to write the operations of rules that torch's exporter lacks."""
+    from onnxscript import opset18 as op
+
+    def sort(values: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+        size = op.Gather(op.Shape(values), op.Constant(value_ints=[dim]))
+        return op.TopK(values, size, axis=dim, largest=int(descending), sorted=1)  # ties stay in their order
+
+    def distances(one: Any, other: Any, p: float, mode: int | None = None) -> Any:  # [B, n, D], [B, m, D] -> [B, n, m]
+        rows, columns = op.Constant(value_ints=[-2]), op.Constant(value_ints=[-3])
+        differences = op.Sub(op.Unsqueeze(one, rows), op.Unsqueeze(other, columns))
+        return op.ReduceL2(differences, op.Constant(value_ints=[-1]), keepdims=0)
+
+    return {torch.ops.aten.sort.stable: sort, torch.ops.aten._cdist_forward.default: distances}
+
+
+def _add_texts(model: Any, text_features: torch.Tensor) -> None:
+    """Add the text features under a name of their own, as an output, so that no optimiser removes them."""
+    import onnx
+
+    graph = model.graph
+    for tensor in graph.initializer:  # of the same name, from the trace
+        if tensor.name == TEXTS:
+            tensor.name = f"{TEXTS}.traced"
+            for node in graph.node:
+                node.input[:] = [tensor.name if name == TEXTS else name for name in node.input]
+    graph.initializer.append(onnx.numpy_helper.from_array(text_features.numpy(), TEXTS))
+    graph.node.append(onnx.helper.make_node("Identity", [TEXTS], ["label_features"]))
+    shape = list(text_features.shape)
+    graph.output.append(onnx.helper.make_tensor_value_info("label_features", onnx.TensorProto.FLOAT, shape))
