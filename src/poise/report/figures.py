@@ -20,10 +20,11 @@ from poise.report.analyses import analyse
 from poise.report.calibrated import certified_curve, coverage_curve, coverage_spread
 from poise.report.groups import Group, Setting
 from poise.report.looks import base
-from poise.report.plot import STYLE, Panel, Plot
+from poise.report.plot import STYLE, Panel, Plot, rendered
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, floor_text, printed, scoreboard
 from poise.report.tsne import TextFeatures, embed, text_features
+from poise.storage import write_atomic
 
 Plots = Callable[[Scoreboard], Iterator[Plot]]
 
@@ -87,9 +88,9 @@ def _save(plot: Plot, folder: Path) -> list[Path]:
     png, svg = (folder / f"{plot.name}.{ending}" for ending in ("png", "svg"))
     with matplotlib.rc_context(STYLE):
         figure = plot.figure()
-        figure.savefig(png, metadata={"Software": None})
+        write_atomic(png, rendered(figure, "png", metadata={"Software": None}))
         figure.set_layout_engine("none")  # the layout is computed; computing it again for the second file takes seconds
-        figure.savefig(svg, metadata={"Date": None, "Creator": "poise"})
+        write_atomic(svg, rendered(figure, "svg", metadata={"Date": None, "Creator": "poise"}))
     return [png, svg]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,15 @@ class Plot:
         """Yield each panel with its SVG, which has no background, for the page."""
         for panel in self.panels:
             with matplotlib.rc_context(STYLE):
-                sink = io.StringIO()
                 plain = {"Date": None, "Creator": None}
-                self.figure(panel).savefig(sink, format="svg", transparent=True, metadata=plain)
-            yield panel, sink.getvalue()
+                content = rendered(self.figure(panel), "svg", transparent=True, metadata=plain)
+            yield panel, content.decode()
+
+
+def rendered(figure: Figure, form: str, **options: Any) -> bytes:
+    """Return the file of a figure; characters that the font does not have are drawn as boxes, without a warning."""
+    sink = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(sink, format=form, **options)
+    return sink.getvalue()
