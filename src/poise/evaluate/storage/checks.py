@@ -43,6 +43,10 @@ _CONFIG: Mapping[str, Check] = {
     "max_error": _fraction, "batch_size": _number(0), "model": _text,
 }  # fmt: skip
 _DATASET: Mapping[str, Check] = {"folder": _text, "classes": _listed(_text), "images": _number(0, _MAX_IMAGES)}
+_METHOD: Mapping[str, Check] = {
+    "terms": _listed(lambda term: isinstance(term, dict) and isinstance(term.get("objective"), str)),
+    "loss": lambda value: value is None or isinstance(value, str),
+}
 _HEADER: Mapping[str, Check] = {"run": _text, "config": _table, "methods": _table, "datasets": _table}
 _LINE: Mapping[str, Check] = {
     "unit": _text, "file": _text, "sha256": _text, "images": _number(0), "errors": _number(0), "fallbacks": _number(0),
@@ -68,7 +72,7 @@ def read_header(folder: Path) -> dict[str, Any]:
 def _inner_problems(header: Mapping[str, Any]) -> list[str]:
     datasets, methods = (header.get(key, {}).values() for key in ("datasets", "methods"))
     tables = [(header.get("config", {}), _CONFIG), *((entry, _DATASET) for entry in datasets)]
-    return [_problem(table, checks) for table, checks in (*tables, *((method, {}) for method in methods))]
+    return [_problem(table, checks) for table, checks in (*tables, *((method, _METHOD) for method in methods))]
 
 
 def _problem(table: Any, checks: Mapping[str, Check]) -> str:
