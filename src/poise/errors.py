@@ -152,6 +152,17 @@ class ClusterUnavailableError(PoiseError, ConnectionError):
     code = "no_cluster"
 
 
+OUT_OF_MEMORY = "out_of_memory"  # code of errors and failures
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory of this process or of the device ran out; for a CPU's memory torch has no own class."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return type(error) is RuntimeError and any(words in str(error) for words in _MEMORY_WORDS)
+
+
 class RunInterruptedError(Exception):
     """A run was stopped by a signal. All finished chunks are on disk."""
 

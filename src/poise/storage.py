@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TEMPORARY = ".writing-"  # prefix of files that a killed process may leave behind
-_STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
+_STORAGE_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENOTDIR,
+    errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO,
+}  # fmt: skip
 
 
 @contextmanager
@@ -38,9 +41,18 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: str | Path, content: bytes) -> None:
-    """Write a file that is either complete or absent, even after a power failure."""
+    """Write a file that is either complete or absent, even after a power failure.
+
+    A link keeps its place, and the file that it leads to is written. What is not a file, such as ``/dev/stdout``, is
+    written to directly: replacing it would remove the device.
+    """
     path = Path(path)
     with storage_errors(path):
+        path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                file.write(content)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{TEMPORARY}{path.name}")
         try:
@@ -71,6 +83,15 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  not a dict
 
 
+def read_bounded(path: str | Path, limit: int) -> bytes:
+    """Return the content of a file; an OSError if it has more than ``limit`` bytes, as a device that never ends has."""
+    with open(path, "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MiB")
+    return content
+
+
 def checksum(content: bytes) -> str:
     """Return the SHA-256 hash in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
@@ -82,7 +103,7 @@ def hash_names(names: Iterable[str]) -> str:
     >>> hash_names(["cat", "dog"]) == hash_names(["dog", "cat"])
     False
     """
-    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b("\n".join(names).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def slug(text: str) -> str:
@@ -90,8 +111,17 @@ def slug(text: str) -> str:
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     if safe == text:
         return safe
-    mark = hashlib.sha256(text.encode()).hexdigest()[:6]
+    mark = checksum(text.encode("utf-8", "surrogatepass"))[:6]
     return f"{safe[-60:].strip('-.')}-{mark}"
+
+
+def as_utf8(name: str) -> str:
+    r"""Return a name with escapes for bytes of a file name that are not UTF-8, which no file of records can contain.
+
+    >>> as_utf8(b"caf\xe9.png".decode("utf-8", "surrogateescape"))
+    'caf\\udce9.png'
+    """
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def printable(text: str) -> str:

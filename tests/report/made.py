@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 
 from poise import methods
 from poise.evaluate.records import SCHEMA
+from poise.evaluate.storage.ledger import Ledger
+from poise.storage import checksum
 
 METHODS = ("zero-shot", "tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats")
 SHARPNESS = dict(zip(METHODS, (1.0, 2.2, 1.6, 1.4, 1.9, 1.3, 1.1), strict=True))
@@ -96,9 +98,18 @@ def write_run(
             part.parent.mkdir(parents=True, exist_ok=True)
             made = [row for method in methods for row in rows(dataset, method, seed, model=model, run=run, **options)]
             pq.write_table(pa.Table.from_pylist(made, schema=SCHEMA), part)
+    list_parts(folder)
     head = header(run, model, options.get("classes", 6), **(config or {}))
     (folder / "run.json").write_text(json.dumps({**head, "init_kind": init_kind}), encoding="utf-8")
     return folder
+
+
+def list_parts(folder: Path) -> None:
+    """Write the ledger of a run's files as they are now."""
+    ledger = Ledger(folder / "ledger.jsonl")
+    for part in sorted(folder.rglob("*.parquet")):
+        unit = part.relative_to(folder).with_suffix("").as_posix()
+        ledger.append({"unit": unit, "sha256": checksum(part.read_bytes()), "images": pq.read_metadata(part).num_rows})
 
 
 def write_features(

@@ -12,7 +12,6 @@ from report import made
 from poise import metrics
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.report.runs import load
-from poise.storage import checksum
 
 
 def test_load_sorts_rows_into_groups(runs: Path) -> None:
@@ -49,6 +48,7 @@ def test_seeds_are_compared_on_their_common_images(tmp_path: Path) -> None:
     rows = made.rows("dtd", "tpt", 1) + made.rows("dtd", "tpt", 2)[:50]
     (tmp_path / "run.json").write_text(json.dumps(made.header()))
     pq.write_table(pa.Table.from_pylist(rows, schema=made.SCHEMA), tmp_path / "part-00000.parquet")
+    made.list_parts(tmp_path)
     (group,) = load(tmp_path).groups
     assert group.n == 50
     assert group.uneven == 30
@@ -58,6 +58,7 @@ def test_seeds_without_a_common_image_are_not_averaged(tmp_path: Path) -> None:
     rows = made.rows("dtd", "tpt", 1)[:30] + made.rows("dtd", "tpt", 2)[30:]
     (tmp_path / "run.json").write_text(json.dumps(made.header()))
     pq.write_table(pa.Table.from_pylist(rows, schema=made.SCHEMA), tmp_path / "part-00000.parquet")
+    made.list_parts(tmp_path)
     (group,) = load(tmp_path).groups
     assert list(group.seeds) == [2]
     assert group.n == 50
@@ -104,6 +105,9 @@ def test_missing_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="no rows"):
         load(tmp_path)
     pq.write_table(pa.table({"run": ["demo"]}), tmp_path / "a" / "part-0.parquet")
+    with pytest.raises(InvalidDatasetError, match=r"no ledger.*bench run"):
+        load(tmp_path)
+    made.list_parts(tmp_path / "a")
     with pytest.raises(InvalidDatasetError, match="no column model"):
         load(tmp_path)
 
@@ -115,19 +119,9 @@ def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def write_ledger(folder: Path) -> Path:
-    parts = sorted(folder.rglob("*.parquet"))
-    lines = [
-        {"unit": str(part.relative_to(folder).with_suffix("")), "sha256": checksum(part.read_bytes()), "images": 80}
-        for part in parts
-    ]
-    (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return parts[0]
-
-
 def test_files_that_the_ledger_does_not_know_are_not_read(tmp_path: Path) -> None:
     folder = made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), seeds=(1,))
-    part = write_ledger(folder)
+    part = next(folder.rglob("part-*"))
     (part.parent / "part-00001.parquet").write_bytes(b"left over by a killed process")
     assert load(tmp_path).groups[0].n == 80
 
@@ -135,7 +129,7 @@ def test_files_that_the_ledger_does_not_know_are_not_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize("damage", ["torn", "forged", "gone"])
 def test_damaged_records_are_refused(tmp_path: Path, damage: str) -> None:
     folder = made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",), seeds=(1,))
-    part = write_ledger(folder)
+    part = next(folder.rglob("part-*"))
     if damage == "gone":
         part.unlink()
     elif damage == "torn":
@@ -146,7 +140,18 @@ def test_damaged_records_are_refused(tmp_path: Path, damage: str) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"config": 3}'])
+HEADERS = [
+    json.dumps(change)
+    for change in (
+        {"run": {}}, {"methods": 3}, {"methods": {"tpt": 3}}, {"datasets": [1]}, {"datasets": {"dtd": 3}},
+        {"datasets": {"dtd": {"images": "x"}}}, {"datasets": {"dtd": {"images": 10**12}}},
+        {"datasets": {"dtd": {"classes": 3}}}, {"config": {"seeds": 3}}, {"config": {"seeds": [2**64]}},
+        {"config": {"chunk": 0}}, {"config": {"calibrate": "x"}}, {"config": {"coverage": [1]}},
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"config": 3}', *HEADERS])
 def test_a_damaged_header_is_refused(tmp_path: Path, text: str) -> None:
     folder = made.write_run(tmp_path, datasets=("dtd",), methods=("tpt",))
     (folder / "run.json").write_text(text)

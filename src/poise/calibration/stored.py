@@ -19,7 +19,7 @@ from poise.errors import InvalidCalibrationError
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
-from poise.storage import write_atomic
+from poise.storage import read_bounded, write_atomic
 
 FORMAT = "poise-calibration/1"
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
@@ -197,11 +197,7 @@ class Calibration:
             InvalidCalibrationError: The file can't be read, or is not a calibration.
         """
         try:
-            with open(path, "rb") as file:
-                content = file.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
-            return cls.from_dict(json.loads(content))
+            return cls.from_dict(json.loads(read_bounded(path, _MAX_BYTES)))
         except KeyError as problem:
             raise _unreadable(path, f"{problem} is missing") from None
         except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:

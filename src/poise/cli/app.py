@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -48,6 +49,9 @@ def root(
 
 def main() -> None:
     """Run the command; an expected error prints one message and no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may contain any bytes
     try:
         app()
     except PoiseError as error:

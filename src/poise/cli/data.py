@@ -44,6 +44,9 @@ def check(
     data: DataFolder,
     names: Annotated[list[str] | None, typer.Argument(help="Datasets; by default all known ones.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every image instead of a sample.")] = False,
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of a run: also find images that are not those that it has answered.")
+    ] = None,
 ) -> None:
     """Check which datasets are complete, missing or damaged. The exit code is 3 if anything is wrong.
 
@@ -51,7 +54,14 @@ def check(
     """
     from poise.data import check_all
 
-    findings, fine = check_all(data, names or [], deep=deep)
+    pixels = None
+    if run is not None:
+        from poise.evaluate.storage.checks import read_header
+        from poise.evaluate.storage.parts import pixels_in, read_parts
+
+        read_header(run)
+        pixels = pixels_in(read_parts(run), run.name)
+    findings, fine = check_all(data, names or [], deep=deep, pixels=pixels)
     _show(findings)
     if not fine:
         raise typer.Exit(SOME_FAILED)

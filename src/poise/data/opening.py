@@ -14,7 +14,7 @@ from poise.data.shards import open_shards
 from poise.data.splits import SPLITS, open_split, open_variants
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
-from poise.storage import hash_names
+from poise.storage import as_utf8, hash_names
 
 READERS = {"split": open_split, "variants": open_variants, "wnids": open_wnids}
 SCHEMES = {"folder": open_folder, "wds": open_shards, "hf": open_hub}
@@ -45,6 +45,15 @@ def open_dataset(
         raise InvalidOptionError(f"The split '{split}' is unknown.", hint=f"Known: {', '.join(SPLITS)}.")
     if protocol not in ("tpt", "c-tpt"):
         raise InvalidOptionError(f"The protocol '{protocol}' is unknown.", hint="Known: tpt, c-tpt.")
+    try:
+        return _as_utf8(_open(name, root, split, shots, seed, protocol, strict))
+    except OSError as error:  # such as a folder that may not be listed
+        raise InvalidDatasetError(f"The dataset '{name}' can't be read: {error}.", hint="Check its files.") from error
+
+
+def _open(
+    name: str, root: str | Path | None, split: str, shots: int | None, seed: int, protocol: Protocol, strict: bool
+) -> ImageSet:
     scheme, _, path = name.partition(":")
     if scheme in SCHEMES and path:
         if split != "test":
@@ -69,6 +78,13 @@ def open_dataset(
         folder=str(folder),
         layout=layout,
     )
+
+
+def _as_utf8(images: ImageSet) -> ImageSet:
+    """Escape what records can't contain in names and ids; the paths that are read remain as they are."""
+    items = tuple(item if item.id.isascii() else replace(item, id=as_utf8(item.id)) for item in images.items)
+    classes = tuple(map(as_utf8, images.classes))
+    return replace(images, name=as_utf8(images.name), classes=classes, items=items, folder=as_utf8(images.folder))
 
 
 def check_classes(row: DatasetRow, classes: tuple[str, ...], folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -33,7 +33,14 @@ class CheckResult:
     hint: str = ""
 
 
-def check(name: str, root: str | Path | None = None, *, deep: bool = False, sample: int = 16) -> CheckResult:
+def check(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    deep: bool = False,
+    sample: int = 16,
+    pixels: Mapping[str, str] | None = None,
+) -> CheckResult:
     """Check one dataset.
 
     Args:
@@ -41,6 +48,7 @@ def check(name: str, root: str | Path | None = None, *, deep: bool = False, samp
         root: Data folder; not needed with a scheme.
         deep: Whether to decode every image instead of a sample.
         sample: Number of images to decode, evenly spaced over the dataset.
+        pixels: Hashes of pixels (`poise.images.LoadedImage.key`) by id; decoded images must have the same.
     """
     known = ROWS.get(name)
     try:
@@ -54,7 +62,7 @@ def check(name: str, root: str | Path | None = None, *, deep: bool = False, samp
     absent = set(missing)
     present = [item for item in dataset.items if item not in absent]
     problems = _describe("image is", "images are", "missing", missing)
-    problems += unreadable(present, None if deep else sample)
+    problems += unreadable(present, None if deep else sample, pixels or {})
     problems += misplaced(known, dataset) if known else []
     status: Status = "damaged" if problems else "ok"
     hint = how_to_get(known) if known and problems else ""
@@ -73,19 +81,23 @@ def _describe(one: str, many: str, problem: str, items: Sequence[Item]) -> list[
     return [f"{len(items)} {one if len(items) == 1 else many} {problem}, e.g. '{items[0].id}'."] if items else []
 
 
-def unreadable(items: Sequence[Item], sample: int | None) -> list[str]:
-    """Describe the images that can't be decoded, among ``sample`` evenly spaced items or all of them."""
+def unreadable(items: Sequence[Item], sample: int | None, pixels: Mapping[str, str]) -> list[str]:
+    """Describe the images that can't be decoded or have other pixels, among ``sample`` spaced items or all of them."""
     from poise.images import read_image
 
     damaged: list[Item] = []
+    replaced: list[Item] = []
     reason = ""
     for item in items if sample is None else items[:: max(1, len(items) // max(1, sample))]:
         try:
-            read_image(item.source())
+            key = read_image(item.source()).key
+            if pixels.get(item.id, key) != key:
+                replaced.append(item)
         except (UnreadableImageError, InvalidDatasetError, OSError) as error:
             reason = reason or (error.message if isinstance(error, PoiseError) else str(error))
             damaged.append(item)
-    return _describe("image is", "images are", f"damaged ({reason})", damaged)
+    problems = _describe("image is", "images are", f"damaged ({reason})", damaged)
+    return problems + _describe("image is", "images are", "not the same as before", replaced)
 
 
 def misplaced(known: DatasetRow, dataset: ImageSet) -> list[str]:
@@ -102,16 +114,23 @@ def misplaced(known: DatasetRow, dataset: ImageSet) -> list[str]:
 
 
 def check_all(
-    root: str | Path, datasets: Sequence[str] = (), *, deep: bool = False, sample: int = 16
+    root: str | Path,
+    datasets: Sequence[str] = (),
+    *,
+    deep: bool = False,
+    sample: int = 16,
+    pixels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[list[CheckResult], bool]:
     """Check several datasets, by default all of the catalogue, and return the results and whether all are fine.
 
-    Absent datasets count as a failure only if they are named in ``datasets``. The other arguments are those of `check`.
+    Absent datasets count as a failure only if they are named in ``datasets``. The other arguments are those of `check`;
+    ``pixels`` has those of each dataset by its name.
     """
     in_catalogue = [row(name) for name in datasets if ":" not in name]
     if in_catalogue or not datasets:
         check_root(root)
-    results = [check(name, root, deep=deep, sample=sample) for name in datasets or names()]
+    known = pixels or {}
+    results = [check(name, root, deep=deep, sample=sample, pixels=known.get(name)) for name in datasets or names()]
     accepted = {"ok"} if datasets else {"ok", "absent"}
     any_present = any(result.status != "absent" for result in results)
     return results, any_present and all(result.status in accepted for result in results)

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.storage import slug
+from poise.storage import read_bounded, slug
 from poise.views import ENGINES
 
 ALL_METHODS = "all"
+_MAX_BYTES = 1 << 20  # of a configuration file
+_SEEDS = range(-(2**63), 2**63)  # that a column of the records can have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,9 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
         number = _temperature(values["temperature"])
         config = replace(config, framework_options={**config.framework_options, "temperature": number})
     check(config)
-    return config, Settings(**{key: value for key, value in typed.items() if key in settings_types})
+    settings = Settings(**{key: value for key, value in typed.items() if key in settings_types})
+    _check_least(settings, {"workers": 0, "actors": 0})
+    return config, settings
 
 
 def _temperature(value: Any) -> float:
@@ -146,10 +150,12 @@ def _toml(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise InvalidOptionError(f"'{path}' is a folder.", hint="Give one of the TOML files in it.")
     try:
-        return dict(_plain(tomllib.loads(path.read_text("utf-8"))))
+        return dict(_plain(tomllib.loads(read_bounded(path, _MAX_BYTES).decode("utf-8"))))
     except FileNotFoundError:
         raise InvalidOptionError(f"There is no configuration file '{path}'.", hint="Give a TOML file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:  # ValueError: not TOML, or not UTF-8
+        if isinstance(problem, InvalidOptionError):
+            raise
         raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {problem}.") from None
 
 
@@ -217,21 +223,28 @@ def check(config: RunConfig) -> None:
     for name, accepted in choices.items():
         if getattr(config, name) not in accepted:
             raise UnknownNameError.of(name, getattr(config, name), accepted)
-    for name, least in {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0, "calibrate": 0}.items():
-        if getattr(config, name) < least:
-            raise InvalidOptionError(f"'{name}' is {getattr(config, name)}.", hint=f"Give at least {least}.")
+    _check_least(config, {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0, "calibrate": 0})
     for name, flag in {"datasets": "dataset", "methods": "method", "seeds": "seeds"}.items():
         values = getattr(config, name)
         if not values:
             raise InvalidOptionError(f"'{name}' is empty.", hint=f"Give at least one (--{flag}).")
         if len(set(values)) != len(values):
             raise InvalidOptionError(f"'{name}' has a value twice: {', '.join(map(str, values))}.")
+    wrong = [seed for seed in config.seeds if seed not in _SEEDS]
+    if wrong:
+        raise InvalidOptionError(f"The seed {wrong[0]} is too large.", hint="Give one of less than 2**63.")
     if config.name.startswith(".") or re.search(r"[/\\]", config.name):
         raise InvalidOptionError(f"The name '{config.name}' is a path.", hint="Give a plain name; --out is the folder.")
     for name, options in config.options.items():
         if not isinstance(options, dict):
             raise InvalidOptionError(f"'options.{name}' is {options!r}.", hint=f"Write options.{name}.lr=0.003, say.")
     check_calibration(config)
+
+
+def _check_least(options: RunConfig | Settings, least: Mapping[str, int]) -> None:
+    for name, accepted in least.items():
+        if getattr(options, name) < accepted:
+            raise InvalidOptionError(f"'{name}' is {getattr(options, name)}.", hint=f"Give at least {accepted}.")
 
 
 def _coerce(key: str, value: Any, field_type: Any) -> Any:
@@ -250,6 +263,8 @@ def _coerce(key: str, value: Any, field_type: Any) -> Any:
         return int(value)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InvalidOptionError(f"'{key}' is {value!r}.", hint=f"It must be of type {kind.__name__}.")
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidOptionError(f"'{key}' has a null character.", hint="No path or name can have one.")
     return value
 
 

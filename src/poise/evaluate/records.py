@@ -27,6 +27,7 @@ SCHEMA = pa.schema([
     ("target_prediction", pa.int64()), ("probs", pa.list_(pa.float32())),
     ("top_ids", pa.list_(pa.int32())), ("top_probs", pa.list_(pa.float32())),
     ("atfd", pa.float64()), ("init_atfd", pa.float64()), ("fallback", pa.bool_()), ("error", pa.string()),
+    ("pixels", pa.string()),  # hash of the image that was read, independent of name and file format
 ])  # fmt: skip
 
 
@@ -52,6 +53,7 @@ def rows(
     if isinstance(outcome, Failure):
         numbers = _error_numbers(f"{outcome.code}: {outcome.message}")
         return [{**columns, "method": method, **numbers} for method in methods]
+    columns["pixels"] = outcome.key
     return [
         {**columns, "method": method, **_numbers(answer, item.label, full)}
         for method, answer in outcome.answers.items()

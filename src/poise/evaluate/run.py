@@ -18,16 +18,17 @@ from poise.evaluate.held_out import remaining
 from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import TOP, stores_all
 from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
+from poise.evaluate.same_images import check_images
 from poise.evaluate.sanity import plausibility
 from poise.evaluate.storage.header import MODEL, header
 from poise.evaluate.storage.run_folder import RunFolder
 from poise.evaluate.units import Plan, Unit, choose
 from poise.evaluate.worker import Finished, Job
-from poise.storage import slug, write_atomic
+from poise.storage import slug
 
 log = logging.getLogger(__name__)
 _FIRST = 100  # images of a dataset after which its zero-shot accuracy is checked, once
-_ROW_BYTES = 160  # upper estimate of a row without its probabilities
+_ROW_BYTES = 200  # upper estimate of a row without its probabilities
 
 
 @dataclass
@@ -117,6 +118,8 @@ class _Attempt:
         state = folder.state(units)
         self.damaged = state.damaged
         self.todo = [unit for unit in units if unit.id not in state.finished]
+        if self.todo and state.finished:
+            check_images(folder, sets, state.finished)
         self.warnings: list[str] = []
         self._seen: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
@@ -124,9 +127,8 @@ class _Attempt:
 
     def finish(self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str]) -> None:
         """Compute the unfinished units, then the text features. No model is loaded if nothing is left to do."""
-        features_folder = self.folder.path / "features"
-        files = {name: features_folder / f"{slug(images.name)}.npz" for name, images in self.sets.items()}
-        missing = {name: file for name, file in files.items() if not file.is_file()}
+        files = {name: f"features/{slug(images.name)}.npz" for name, images in self.sets.items()}
+        missing = {name: file for name, file in files.items() if not self.folder.has_file(file)}
         if not self.todo and not missing:
             return
         start = {"event": "start", "command": list(command), "open": len(self.todo), "damaged": list(self.damaged)}
@@ -144,13 +146,13 @@ class _Attempt:
             units = [unit for unit in self.units if unit.dataset == name]
             positions = [position for unit in units if unit.seed == units[0].seed for position in unit.items]
             arrays = engine.text_features(name, features.sample_positions(positions), units[0].seed)
-            write_atomic(file, features.pack(arrays))
+            self.folder.commit_file(file, features.pack(arrays))
 
     def summary(self) -> RunSummary:
         """Summarise the run as it is now."""
         finished = self.folder.ledger.finished()
         counts = {
-            key: sum(int(finished[unit.id][key]) for unit in self.units) for key in ("images", "errors", "fallbacks")
+            key: sum(finished[unit.id].get(key, 0) for unit in self.units) for key in ("images", "errors", "fallbacks")
         }
         return RunSummary(
             self.folder.run_id, self.folder.path, self.methods, len({unit.seed for unit in self.units}),

@@ -13,13 +13,18 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
 def walk_images(folder: Path) -> Iterator[str]:
-    """Yield the image files below ``folder`` as relative paths with '/', unordered; hidden files are skipped."""
-    for parent, folders, files in os.walk(folder):
+    """Yield the image files below ``folder`` as relative paths with '/', unordered; hidden files are skipped.
+
+    A folder that can't be listed is yielded as well, so that reading it reports the error.
+    """
+    closed: list[str] = []
+    for parent, folders, files in os.walk(folder, onerror=lambda error: closed.append(str(error.filename))):
         folders[:] = [name for name in folders if not name.startswith(".")]
         inner = Path(parent).relative_to(folder).as_posix()
         for name in files:
             if name.lower().endswith(SUFFIXES) and not name.startswith("."):
                 yield name if inner == "." else f"{inner}/{name}"
+    yield from (Path(path).relative_to(folder).as_posix() for path in closed)
 
 
 def find_images(paths: Iterable[str | Path]) -> list[Path]:
@@ -34,12 +39,12 @@ def find_images(paths: Iterable[str | Path]) -> list[Path]:
     """
     images: dict[Path, None] = {}
     for pattern in paths:
-        path = Path(pattern).expanduser()
-        if path.exists() or not glob.has_magic(str(path)):
+        path = Path(os.path.expanduser(pattern))
+        if not glob.has_magic(str(path)) or os.path.exists(path):
             matches = [path]
         else:
             matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-        files = [file for match in matches for file in (_images_below(match) if match.is_dir() else [match])]
+        files = [file for match in matches for file in (_images_below(match) if os.path.isdir(match) else [match])]
         if not files:
             raise InvalidOptionError(
                 f"No images found in '{pattern}'.", hint=f"Files ending in {', '.join(SUFFIXES)} are read."

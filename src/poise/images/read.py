@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import stat
 import sys
 from dataclasses import dataclass
@@ -96,6 +97,8 @@ def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) ->
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             # Opening a FIFO or a device may block, so the kind is checked first.
+            if stat.S_ISDIR(mode) and not os.access(path, os.R_OK | os.X_OK):
+                raise PermissionError(f"the folder '{name}' may not be listed")
             kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise UnreadableImageError(f"'{name}' is {kind}.", hint="Give the path of an image file.")
         with path.open("rb") as stream:

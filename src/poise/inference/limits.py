@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from poise.errors import PoiseError
+from poise.errors import OUT_OF_MEMORY, PoiseError, is_out_of_memory
 
 S = TypeVar("S", Tensor, list)
 Z = TypeVar("Z")
@@ -29,20 +29,23 @@ def default_batch_size(device: torch.device, views: int) -> int:
 
 
 def in_halves(work: Callable[[S], Z], batch: S, join: Callable[[list[Z]], Z]) -> Z:
-    """Return ``work(batch)``; a batch that does not fit into the device's memory is halved until it does.
+    """Return ``work(batch)``; a batch that does not fit into memory is halved until it does.
 
     Raises:
         PoiseError: A single image does not fit (code "out_of_memory").
     """
     try:
         return work(batch)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        if not is_out_of_memory(error):
+            raise
         if len(batch) == 1:
             raise PoiseError(
-                "One image does not fit into the device's memory.",
+                "One image does not fit into memory.",
                 hint="Use fewer views, a smaller model or dtype float16, or free memory on the device.",
-                code="out_of_memory",
+                code=OUT_OF_MEMORY,
             ) from error
-    torch.cuda.empty_cache()  # outside the except clause, where the traceback no longer refers to the tensors
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # outside the except clause, where the traceback no longer refers to the tensors
     middle = len(batch) // 2
     return join([in_halves(work, part, join) for part in (batch[:middle], batch[middle:])])

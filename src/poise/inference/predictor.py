@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from poise.errors import OUT_OF_MEMORY, PoiseError, is_out_of_memory
 from poise.inference.answers import Prediction, answer_rows
 from poise.inference.limits import default_batch_size, in_halves
 from poise.inference.stage_times import StageTimes
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
-from poise.loading.sources import Failure, PlannedImage, Source
+from poise.loading.sources import Failure, PlannedImage, Source, too_large
 from poise.tuning import AnyTuner
 from poise.tuning.answer import stacked
 from poise.types import Adapted, DualEncoder
@@ -62,6 +63,7 @@ class _Batch:
     """Images of one group, and the views [B, V, 3, S, S] of the readable ones, unless they did not fit into memory."""
 
     group: SourceGroup
+    sources: list[Source]
     images: list[PlannedImage | Failure]
     views: Tensor | None = None
 
@@ -170,11 +172,24 @@ class Predictor:
                         batch.views = self._preparer.views(batch.readable, batch.group.recipe)
                     batch.images = [image if isinstance(image, Failure) else image.without_pixels()
                                     for image in batch.images]  # fmt: skip
-                except torch.OutOfMemoryError:  # the other stage uses memory too; `finish` cuts the batch in halves
-                    torch.cuda.empty_cache()
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    if torch.cuda.is_initialized():  # the other stage uses memory too; `finish` cuts in halves
+                        torch.cuda.empty_cache()
             return batch
 
-        def finish(batch: _Batch) -> tuple[_Batch, Z | None]:
+        def finish(batch: _Batch) -> list[tuple[_Batch, Z | None]]:
+            try:
+                return [computed(batch)]
+            except PoiseError as error:
+                if error.code != OUT_OF_MEMORY:
+                    raise
+                if len(batch.sources) == 1:
+                    return [(replace(batch, images=[too_large(batch.sources[0])], views=None), None)]
+            return [pair for source in batch.sources for pair in finish(cut(self._alone(batch.group, source)))]
+
+        def computed(batch: _Batch) -> tuple[_Batch, Z | None]:
             if batch.views is not None and batch.views.is_cuda:
                 batch.views.record_stream(torch.cuda.current_stream(batch.views.device))
             result = compute(batch) if batch.readable else None
@@ -184,19 +199,19 @@ class Predictor:
         self._times = times = StageTimes(self.encoder.device)
         images = 0
         watch.check()
-        for batch, result in run_stages(self._read(groups), self.encoder.device, cut, finish):
-            images += len(batch.images)
-            watch.progress(len(batch.images))
-            yield batch, result
+        for parts in run_stages(self._read(groups), self.encoder.device, cut, finish):
+            images += (done := sum(len(batch.images) for batch, _ in parts))
+            watch.progress(done)
+            yield from parts
             watch.check()
         times.report(images)
 
     def _read(self, groups: Iterable[SourceGroup]) -> Iterator[_Batch]:
         """Yield batches of images, which are read ahead."""
 
-        def prepare(job: tuple[int, tuple[SourceGroup, Source]]) -> tuple[SourceGroup, PlannedImage | Failure]:
+        def prepare(job: tuple[int, tuple[SourceGroup, Source]]) -> tuple[SourceGroup, Source, PlannedImage | Failure]:
             number, (group, source) = job
-            return group, self._preparer.prepare(source, group.recipe, number)
+            return group, source, self._preparer.prepare(source, group.recipe, number)
 
         workers, size = self._preparer.workers, self._batch_size(self.recipe)
         window = size + workers  # small, because views that are cut ahead need much memory; on CUDA, only pixels are
@@ -204,14 +219,18 @@ class Predictor:
             window = 2 * max(min(size, 32), workers)
         jobs = enumerate((group, source) for group in groups for source in group.sources)
         images = map_ahead(prepare, jobs, threads=workers, window=window)
-        for group, pairs in groupby(images, key=lambda pair: pair[0]):
+        for group, parts in groupby(images, key=lambda part: part[0]):
             log.info("images: %s", self._preparer.describe(group.recipe, self._batch_size(group.recipe)))
             while True:
                 with self._times.stage("waiting for images"):
-                    batch = [image for _, image in islice(pairs, self._batch_size(group.recipe))]
+                    batch = [part for part in islice(parts, self._batch_size(group.recipe))]
                 if not batch:
                     break
-                yield _Batch(group, batch)
+                yield _Batch(group, [source for _, source, _ in batch], [image for *_, image in batch])
+
+    def _alone(self, group: SourceGroup, source: Source) -> _Batch:
+        """Return a batch of one image, read again."""
+        return _Batch(group, [source], [self._preparer.prepare(source, group.recipe, 0)])
 
     def _batch_size(self, recipe: ViewRecipe) -> int:
         return self.batch_size or default_batch_size(self.encoder.device, recipe.views)
@@ -240,7 +259,9 @@ class Predictor:
             return in_halves(encode, batch.readable, torch.cat)
 
     def _views(self, batch: _Batch) -> Tensor:
-        return self._preparer.views(batch.readable, batch.group.recipe) if batch.views is None else batch.views
+        if batch.views is not None:
+            return batch.views
+        return in_halves(lambda images: self._preparer.views(images, batch.group.recipe), batch.readable, torch.cat)
 
 
 def _stacked(parts: list[dict[str, Adapted]]) -> dict[str, Adapted]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poise.errors import ReaderProcessError
+from poise.errors import ReaderProcessError, is_out_of_memory
 from poise.loading.processes import ReaderProcesses
-from poise.loading.sources import READABLE_ELSEWHERE, Failure, PlannedImage, Source, name_of, read_planned
+from poise.loading.sources import READABLE_ELSEWHERE, Failure, PlannedImage, Source, name_of, read_planned, too_large
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
 from poise.views.triton import launch
@@ -45,7 +45,12 @@ class Preparer:
             return Failure(name_of(source), error.code, str(error))
         if isinstance(image, Failure) or self._cuts_on_device(recipe):
             return image
-        return replace(image, views=self._cut([image], recipe)[0])
+        try:
+            return replace(image, views=self._cut([image], recipe)[0])
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return too_large(source)
 
     def views(self, images: Sequence[PlannedImage], recipe: ViewRecipe) -> Tensor:
         """Return the views [B, V, 3, S, S] of B images on the encoder's device."""

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from poise.data.items import Item
-from poise.errors import PoiseError
+from poise.errors import OUT_OF_MEMORY, PoiseError
 from poise.images import LoadedImage, read_image
 from poise.views.plan import ViewPlan
 from poise.views.recipe import ViewRecipe
@@ -80,7 +80,7 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
     except OSError as error:
         return Failure(name_of(source), "unreadable_image", f"The image can't be read: {error}.")
     except MemoryError:
-        return Failure(name_of(source), "unreadable_image", "There is not enough memory to decode the image.")
+        return too_large(source)
 
 
 def _load(source: Source) -> LoadedImage:
@@ -91,6 +91,12 @@ def _load(source: Source) -> LoadedImage:
     if isinstance(source, NamedBytes):
         return read_image(source.content, name=source.name)
     return read_image(source)
+
+
+def too_large(source: Source) -> Failure:
+    """Return the failure of an image for which there is not enough memory."""
+    message = "There is not enough memory for this image. Resize it, or use fewer views or a smaller model."
+    return Failure(name_of(source), OUT_OF_MEMORY, message)
 
 
 def name_of(source: Source) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from poise.errors import InvalidLabelsError
+from poise.storage import read_bounded
 
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
 _MAX_LISTED = 5  # labels listed in an error message
@@ -21,13 +22,9 @@ def read_labels(path: str | Path) -> list[str]:
     """
     hint = "Give a text file with one label per line, in UTF-8."
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        text = content.decode("utf-8-sig")
+        text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: bytes that are not UTF-8, or a path with a null character
         raise InvalidLabelsError(f"Can't read labels from '{path}': {error}.", hint=hint) from None
-    if len(content) > _MAX_BYTES:
-        raise InvalidLabelsError(f"'{path}' is larger than {_MAX_BYTES >> 20} MiB.", hint=hint)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

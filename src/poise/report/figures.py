@@ -11,9 +11,10 @@ import matplotlib
 from poise.errors import InvalidDatasetError, MissingDependencyError
 from poise.report import figures_overall, figures_per_dataset  # noqa: F401  (they register kinds, in this order)
 from poise.report.figure_kinds import kinds
-from poise.report.plot import STYLE, Plot
+from poise.report.plot import STYLE, Plot, rendered
 from poise.report.runs import Records, load
 from poise.report.scores import scoreboard
+from poise.storage import write_atomic
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _save(plot: Plot, folder: Path) -> list[Path]:
     png, svg = (folder / f"{plot.name}.{ending}" for ending in ("png", "svg"))
     with matplotlib.rc_context(STYLE):
         figure = plot.figure()
-        figure.savefig(png, metadata={"Software": None})
+        write_atomic(png, rendered(figure, "png", metadata={"Software": None}))
         figure.set_layout_engine("none")  # the layout is computed; computing it again for the second file takes seconds
-        figure.savefig(svg, metadata={"Date": None, "Creator": "poise"})
+        write_atomic(svg, rendered(figure, "svg", metadata={"Date": None, "Creator": "poise"}))
     return [png, svg]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -98,10 +99,9 @@ class Plot:
     def svg(self, panel: Panel, width: float) -> str:
         """Return one panel, ``width`` inches wide, without title of the figure, key and background, for the page."""
         with matplotlib.rc_context(STYLE):
-            sink = io.StringIO()
             figure = self._draw((panel,), 1, (width, sum(self.heights) + 0.4))
-            figure.savefig(sink, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        return sink.getvalue()
+            plain = {"Date": None, "Creator": None}
+            return rendered(figure, "svg", transparent=True, metadata=plain).decode()
 
     def _draw(self, panels: tuple[Panel, ...], columns: int, size: tuple[float, float]) -> Figure:
         figure, rows, parts = Figure(figsize=size), -(-len(panels) // columns), len(self.heights)
@@ -118,3 +118,12 @@ class Plot:
                 for axes in cell:
                     axes.set_axis_off()
         return figure
+
+
+def rendered(figure: Figure, form: str, **options: Any) -> bytes:
+    """Return the file of a figure; characters that the font does not have are drawn as boxes, without a warning."""
+    sink = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(sink, format=form, **options)
+    return sink.getvalue()

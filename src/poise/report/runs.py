@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from poise.errors import InvalidDatasetError, InvalidOptionError
+from poise.evaluate.storage.checks import read_header
 from poise.evaluate.storage.ledger import Ledger
-from poise.evaluate.storage.run_folder import read_header
+from poise.evaluate.storage.parts import pixels_in, read_parts
 from poise.report.calibrated import with_calibrated
 from poise.report.groups import SCALARS, Group, SeedRows, Setting
 from poise.report.looks import base, order
-from poise.storage import checksum
 
 LONG = 40  # characters of a setting's name in comparisons
 _NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *SCALARS)
@@ -82,8 +81,8 @@ class Records:
         for run, folder in self.folders.items():
             header, ledger = self.headers[run], Ledger(folder / "ledger.jsonl")
             seeds = len(header.get("config", {}).get("seeds", ()))
-            announced = seeds * sum(int(entry.get("images", 0)) for entry in header.get("datasets", {}).values())
-            done = sum(int(line["images"]) for line in ledger.finished().values())
+            announced = seeds * sum(entry.get("images", 0) for entry in header.get("datasets", {}).values())
+            done = sum(line.get("images", 0) for line in ledger.finished().values())
             if ledger.path.is_file() and done < announced:
                 sentences.append(f"The run '{run}' is not finished: {done} of {announced} images (times seeds).")
         return sentences
@@ -132,29 +131,14 @@ def load(path: str | Path | Records) -> Records:
             raise InvalidOptionError(f"Two runs are called '{run}': '{folders[run]}' and '{file.parent}'.",
                                      hint="Report on one of their folders at a time, or rename one.")  # fmt: skip
         headers[run], folders[run] = header, file.parent
-        tables += [_with_setting(table, Setting.of(header)) for table in _parts(file.parent)]
+        parts = list(read_parts(file.parent))
+        pixels_in(parts, run)
+        tables += [_with_setting(table, Setting.of(header)) for table in parts]
     if not any(len(table) for table in tables):
         raise InvalidDatasetError(f"The runs below '{path}' have no rows yet.",
                                   hint="Let `poise bench run` finish a chunk.")  # fmt: skip
     groups = _groups(pa.concat_tables(tables, promote_options="permissive"))
     return Records(with_calibrated(groups), headers, folders)
-
-
-def _parts(folder: Path) -> Iterator[pa.Table]:
-    """Yield a run's files of records: those that its ledger lists, if their checksums are right."""
-    ledger = Ledger(folder / "ledger.jsonl")
-    known = {folder / f"{unit}.parquet": line["sha256"] for unit, line in ledger.finished().items()}
-    for part in sorted(known) if ledger.path.is_file() else sorted(folder.rglob("*.parquet")):
-        try:
-            content = part.read_bytes()
-            if checksum(content) != known.get(part, checksum(content)):
-                raise OSError("it is not the file that was written")
-            yield pq.read_table(pa.BufferReader(content))
-        except (OSError, pa.ArrowException) as problem:
-            raise InvalidDatasetError(
-                f"The records '{part}' are damaged: {problem}.",
-                hint="Run the same `poise bench run` again (`poise bench resume-info` shows it): it repairs the run.",
-            ) from None
 
 
 def _with_setting(table: pa.Table, setting: Setting) -> pa.Table:

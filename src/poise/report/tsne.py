@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 from poise.errors import InvalidDatasetError, MissingDependencyError
+from poise.evaluate.storage.checks import REPAIR
+from poise.evaluate.storage.ledger import Ledger
 from poise.report.runs import Records
+from poise.storage import checksum
 
 PREFIX = "tuned/"
 SHOWN = 200  # classes in a t-SNE: more take minutes and can't be told apart
@@ -49,16 +56,29 @@ def text_features(records: Records) -> Iterator[TextFeatures]:
             "The runs contain no text features.", hint="`poise bench run` writes them into features/*.npz."
         )
     for run, file in files:
-        with np.load(file, allow_pickle=False) as arrays:
-            tuned = {name.removeprefix(PREFIX): arrays[name] for name in arrays.files if name.startswith(PREFIX)}
-            yield TextFeatures(
-                run=run,
-                dataset=file.stem,
-                labels=tuple(map(str, arrays["labels"])),
-                image=str(arrays["sample_ids"][0]) if len(arrays["sample_ids"]) else "",
-                start=arrays["start"].astype(np.float64),
-                tuned={name: features[0].astype(np.float64) for name, features in tuned.items()},
-            )
+        try:
+            yield _read(run, file)
+        except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, BadZipFile, zlib.error) as problem:
+            message = f"The text features '{file}' are damaged: {problem}."
+            raise InvalidDatasetError(message, hint=REPAIR) from None
+
+
+def _read(run: str, file: Path) -> TextFeatures:
+    """Read one file, after comparing it with the checksum in the run's ledger."""
+    content = file.read_bytes()
+    known = Ledger(file.parents[1] / "ledger.jsonl").files().get(f"features/{file.name}")
+    if known not in (None, checksum(content)):  # None: a run of an earlier version
+        raise OSError("it is not the file that was written")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        tuned = {name.removeprefix(PREFIX): arrays[name] for name in arrays.files if name.startswith(PREFIX)}
+        return TextFeatures(
+            run=run,
+            dataset=file.stem,
+            labels=tuple(map(str, arrays["labels"])),
+            image=str(arrays["sample_ids"][0]) if len(arrays["sample_ids"]) else "",
+            start=arrays["start"].astype(np.float64),
+            tuned={name: features[0].astype(np.float64) for name, features in tuned.items()},
+        )
 
 
 def embed(before: np.ndarray, after: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -8,11 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from poise.evaluate.storage.checks import usable_line
 from poise.storage import storage_errors
 
 
 class Ledger:
-    """One JSON object per line: ``{"unit": ..., "sha256": ...}`` for a finished file, or ``{"event": ...}``.
+    """One JSON object per line about a finished unit, another file (text features) or an event.
+
+    They are ``{"unit": ..., "sha256": ...}``, ``{"file": ..., "sha256": ...}`` and ``{"event": ...}``.
 
     Lines are only ever appended. A kill may tear the last line, which is then ignored.
     """
@@ -29,7 +32,7 @@ class Ledger:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # a torn line: leave it alone, start a new one
                     text = f"\n{text}"
-            file.write(f"{text}\n".encode())
+            file.write(f"{text}\n".encode("utf-8", "surrogatepass"))  # a command may name a file that is not UTF-8
             file.flush()
             os.fsync(file.fileno())
 
@@ -37,10 +40,14 @@ class Ledger:
         """Return all lines that can be read, oldest first."""
         lines = []
         for raw in self.path.read_bytes().split(b"\n") if self.path.exists() else ():
-            with suppress(ValueError):  # torn by a kill, or damaged: its unit counts as unfinished
+            with suppress(ValueError, RecursionError):  # torn by a kill, or damaged: its unit counts as unfinished
                 lines.append(json.loads(raw))
-        return [line for line in lines if isinstance(line, dict)]
+        return [line for line in lines if usable_line(line)]
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """Return the last line about each unit, by its id."""
-        return {str(line["unit"]): line for line in self.lines() if "unit" in line and "sha256" in line}
+        return {line["unit"]: line for line in self.lines() if "unit" in line and "sha256" in line}
+
+    def files(self) -> dict[str, str]:
+        """Return the checksums of the files that are not units, by their path in the run's folder."""
+        return {line["file"]: line["sha256"] for line in self.lines() if "file" in line and "sha256" in line}

@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from poise.errors import InvalidDatasetError, RunConflictError, StorageError
+from poise.evaluate.storage.checks import read_header
 from poise.evaluate.storage.header import MODEL, check_fingerprint
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.units import Plan, Unit
@@ -95,7 +96,7 @@ class RunFolder:
 
     def _write_header(self, header: Mapping[str, Any]) -> None:
         text = json.dumps(header, indent=2, sort_keys=True, ensure_ascii=False)
-        write_atomic(self.path / "run.json", f"{text}\n".encode())
+        write_atomic(self.path / "run.json", f"{text}\n".encode("utf-8", "surrogatepass"))
 
     def state(self, units: Iterable[Unit]) -> State:
         """Compare the checksum of every unit's file with the ledger."""
@@ -115,6 +116,16 @@ class RunFolder:
         write_atomic(self.path / unit.path, content)
         self.ledger.append({"unit": unit.id, "sha256": checksum(content), "bytes": len(content), **facts})
 
+    def commit_file(self, name: str, content: bytes) -> None:
+        """Write another file of the run, then its line in the ledger."""
+        write_atomic(self.path / name, content)
+        self.ledger.append({"file": name, "sha256": checksum(content)})
+
+    def has_file(self, name: str) -> bool:
+        """Return whether a file that `commit_file` wrote is there, unchanged."""
+        file = self.path / name
+        return file.is_file() and checksum(file.read_bytes()) == self.ledger.files().get(name)
+
     def check_space(self, needed: int) -> None:
         """Raise an error if the disk has too little space."""
         free = shutil.disk_usage(self.path).free
@@ -131,20 +142,6 @@ class RunFolder:
             return f"process {owner['pid']} on {owner['host']}"
         except (OSError, ValueError, KeyError):
             return "an unknown process"
-
-
-def read_header(folder: Path) -> dict[str, Any]:
-    """Read ``run.json`` in a run's folder."""
-    file = folder / "run.json"
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise InvalidDatasetError(
-            f"'{file}' can't be read: {problem}.", hint="Without it a run can't be used: repeat it under another name."
-        ) from None
-    if not isinstance(content, dict) or not isinstance(content.get("config", {}), dict):
-        raise InvalidDatasetError(f"'{file}' is not a run's header.", hint="`poise bench run` writes one.")
-    return content
 
 
 def run_folders(runs: str | Path) -> Sequence[Path]:
@@ -172,20 +169,26 @@ def status(path: str | Path) -> Status:
     """Count a run's finished units, without data or a model."""
     folder = RunFolder(Path(path).parent, Path(path).name)
     header = read_header(folder.path)
-    plan = Plan.of(header)
-    units = [
-        unit for name, entry in header["datasets"].items()
-        for unit in plan.units(name, str(entry["folder"]), range(int(entry["images"])))
-    ]  # fmt: skip
+    try:
+        plan = Plan.of(header)
+        units = [
+            unit for name, entry in header["datasets"].items()
+            for unit in plan.units(name, entry["folder"], range(entry["images"]))
+        ]  # fmt: skip
+    except KeyError as missing:
+        raise InvalidDatasetError(
+            f"'{folder.path / 'run.json'}' has no {missing}, so that its progress is not known.",
+            hint="Run the same `poise bench run` under another name (--name).",
+        ) from None
     state = folder.state(units)
     lines = [line for unit, line in folder.ledger.finished().items() if unit in state.finished]
     starts = [line for line in folder.ledger.lines() if line.get("event") == "start" and line.get("command")]
     return Status(
-        run=str(header["run"]),
+        run=str(header.get("run", folder.run_id)),
         units=len(units),
         finished=len(lines),
-        images=sum(int(line["images"]) for line in lines),
-        errors=sum(int(line["errors"]) for line in lines),
+        images=sum(line.get("images", 0) for line in lines),
+        errors=sum(line.get("errors", 0) for line in lines),
         damaged=state.damaged,
         command=tuple(starts[-1]["command"]) if starts else (),
     )

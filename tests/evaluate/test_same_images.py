@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from evaluate.attempt import make_images
+from PIL import Image
+from typer.testing import CliRunner
+
+from poise.cli.app import app
+from poise.errors import InvalidDatasetError, RunConflictError
+from poise.images import read_image
+from poise.report.runs import load
+
+
+def bench(images: Path, out: Path, *more: str):
+    command = ["bench", "run", "--dataset", f"folder:{images}", "--model", "tiny", "--method", "zero-shot,tpt",
+               "--seeds", "1,2", "--views", "2", "--chunk", "2", "--device", "cpu", "--name", "run",
+               "--allow-changes", "--out", str(out), *more]  # fmt: skip
+    return CliRunner().invoke(app, command)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", classes=2, each=2)
+
+
+def replace_image(path: Path) -> None:
+    Image.new("RGB", (40, 40), "red").save(path)
+
+
+def open_part(out: Path) -> Path:
+    """Remove the last chunk, so that the run can be resumed."""
+    last = max((out / "run").rglob("part-*.parquet"))
+    last.unlink()
+    return last
+
+
+def test_records_have_the_hash_of_the_pixels(images: Path, tmp_path: Path) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    for part in (tmp_path / "out").rglob("part-*.parquet"):
+        for row in pq.read_table(part).to_pylist():
+            assert row["pixels"] == read_image(images / row["id"]).key
+
+
+@pytest.mark.parametrize("change", ["replaced", "damaged"])
+def test_a_replaced_image_is_refused_by_name_when_a_run_is_resumed(images: Path, tmp_path: Path, change: str) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    lost = open_part(tmp_path / "out")
+    file = images / "class1" / "0.png"
+    kept = file.read_bytes()
+    if change == "replaced":
+        replace_image(file)
+    else:
+        file.write_bytes(b"damaged")
+    result = bench(images, tmp_path / "out")
+    assert isinstance(result.exception, RunConflictError)
+    assert "'class1/0.png'" in str(result.exception)
+    assert not lost.exists()
+    file.write_bytes(kept)
+    assert bench(images, tmp_path / "out").exit_code == 0
+    assert lost.exists()
+
+
+def test_the_same_pixels_in_another_file_are_the_same_image(images: Path, tmp_path: Path) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    open_part(tmp_path / "out")
+    file = images / "class1" / "0.png"
+    Image.open(file).save(file, compress_level=1)
+    assert bench(images, tmp_path / "out").exit_code == 0
+
+
+def test_data_check_finds_the_images_that_a_run_has_not_answered(images: Path, tmp_path: Path) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    command = ["data", "check", f"folder:{images}", "--data", str(tmp_path), "--deep"]
+    against = ["--run", str(tmp_path / "out" / "run")]
+    assert CliRunner().invoke(app, [*command, *against]).exit_code == 0
+    replace_image(images / "class0" / "1.png")
+    assert CliRunner().invoke(app, command).exit_code == 0  # without a run there is nothing to compare with
+    result = CliRunner().invoke(app, [*command, *against])
+    assert result.exit_code == 3
+    assert "1 image is not the same as before, e.g. 'class0/1.png'" in " ".join(result.output.split())
+
+
+def test_an_image_that_was_replaced_during_a_run_is_refused_by_reports(images: Path, tmp_path: Path) -> None:
+    """Seed 2 was computed with another image than seed 1, by one process."""
+    assert bench(images, tmp_path / "out").exit_code == 0
+    shutil.copytree(images, tmp_path / "kept")
+    for file in images.rglob("*.png"):
+        replace_image(file)
+    assert bench(images, tmp_path / "other", "--seeds", "2").exit_code == 0
+    mixed, other = tmp_path / "out" / "run", tmp_path / "other" / "run"
+    for part in other.rglob("part-*.parquet"):
+        shutil.copy(part, mixed / part.relative_to(other))
+    with (mixed / "ledger.jsonl").open("a") as ledger:
+        ledger.write((other / "ledger.jsonl").read_text())
+    with pytest.raises(InvalidDatasetError, match=r"class\d/\d.png.*was replaced while the run 'run'"):
+        load(mixed)
