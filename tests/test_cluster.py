@@ -184,9 +184,8 @@ def test_a_killed_worker_costs_nothing(
     strike = striker(tmp_path / "struck")
 
     class Mortal(cluster.UnitWorker):
-        def __init__(
-            self, job: WorkerSettings, threads: int
-        ) -> None:  # otherwise pickle finds UnitWorker's under this name
+        # Otherwise pickle finds the method of UnitWorker under this name.
+        def __init__(self, job: WorkerSettings, threads: int) -> None:
             super().__init__(job, threads)
 
         def work(self, unit: Unit) -> Finished:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from poise.inference.classifier import Classifier
-from poise.serve.settings import Job, Limits
+from poise.serve.ceilings import Limits
+from poise.serve.settings import Job
 
 
 class ClassifierCache:

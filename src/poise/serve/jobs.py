@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from poise.errors import InvalidOptionError, LimitExceededError
 from poise.inference.options import check_counts, find_methods
-from poise.serve.settings import MAX_CHARACTERS, Job, ServiceSettings
+from poise.serve.ceilings import MAX_CHARACTERS
+from poise.serve.settings import Job, ServiceSettings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
-from poise.errors import LimitExceededError, PoiseError, ServiceUnavailableError
+from poise.errors import InvalidCalibrationError, LimitExceededError, PoiseError, ServiceUnavailableError
 from poise.images.read import image_size
 from poise.inference.classifier import Answers, Classifier, or_raise
 from poise.inference.limits import default_batch_size
@@ -111,7 +111,11 @@ class Service:
                 hint="Send several requests.",
                 code="too_many_images",
             )
-        self.classifier(planned.job)  # errors of labels, template and calibration
+        try:
+            self.classifier(planned.job)  # errors of labels and template
+        except InvalidCalibrationError as error:
+            hint = "Use the server's labels and options, or ask for an answer without calibration (uncalibrated)."
+            raise InvalidCalibrationError(error.message, hint=hint) from None
         return self._queue(images, planned)
 
     def classifier(self, job: Job) -> Classifier[Any]:
@@ -169,7 +173,8 @@ class Service:
             except PoiseError as error:
                 yield error
             else:
-                self.metrics.observe_answers(answers)
+                if self.status != "starting":  # the test image is no user's
+                    self.metrics.observe_answers(answers)
                 yield answers
 
     def _check(self) -> None:

@@ -1,56 +1,14 @@
-"""What a server is started with, what it accepts, and what a request asks for."""
+"""What a server is started with, and what a request asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from poise.calibration import Calibration
-from poise.errors import InvalidOptionError
-from poise.images.read import MAX_PIXELS
 from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL
 from poise.inference.options import check_guarantees
-
-MAX_CHARACTERS = 1000  # of a label or a template; far more than any model reads
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The most that a server accepts; each limit has an error code of its own.
-
-    Attributes:
-        labels: labels of a request.
-        views: views per image.
-        methods: methods of a request.
-        pixels: pixels of an image, known from its header before it is decoded.
-        body: bytes of a request.
-        images: images of a batch request.
-        seconds: until a request must be answered, and until its body must have arrived.
-        queue: cost (views x images x tuned methods) of all images that wait or run.
-        label_sets: label sets and options that are kept in memory.
-        cached_labels: labels of all of them together.
-    """
-
-    labels: int = 1000
-    views: int = 64
-    methods: int = 4
-    pixels: int = MAX_PIXELS
-    body: int = 20_000_000
-    images: int = 16
-    seconds: float = 60.0
-    queue: int = 8192
-    label_sets: int = 32
-    cached_labels: int = 5000
-
-    def __post_init__(self) -> None:
-        for name, value in _values(self):
-            if not value > 0:
-                raise InvalidOptionError(f"The limit of {name} is {value}.", hint="Use a number above 0.")
-        if self.pixels > MAX_PIXELS:
-            raise InvalidOptionError(
-                f"The limit of pixels is {self.pixels:,}.", hint=f"poise reads images up to {MAX_PIXELS:,} pixels."
-            )
+from poise.serve.ceilings import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +49,7 @@ class ServiceSettings:
         methods: of requests without methods.
         limits: what requests may ask for.
         batch_wait: seconds that an image waits for others to be computed with.
+        token: requests must show it ("Authorization: Bearer TOKEN"); empty: none is needed.
     """
 
     model: str = DEFAULT_MODEL
@@ -109,6 +68,7 @@ class ServiceSettings:
     max_error: float | None = None
     batch_size: int | None = None
     batch_wait: float = 0.005
+    token: str = field(default="", repr=False)
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -125,7 +85,3 @@ class ServiceSettings:
         stored = calibration.options()
         stored["labels"], stored["methods"] = tuple(stored["labels"]), tuple(stored.pop("method"))
         return cls(**{**stored, **given}, calibration=calibration)
-
-
-def _values(limits: Limits) -> Iterator[tuple[str, Any]]:
-    return ((row.name, getattr(limits, row.name)) for row in fields(limits))
