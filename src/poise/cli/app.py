@@ -12,6 +12,7 @@ from poise.cli.bench import app as bench_app
 from poise.cli.calibrate import calibrate
 from poise.cli.classify import classify
 from poise.cli.data import app as data_app
+from poise.cli.demo import demo
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
 from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
@@ -24,6 +25,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_e
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
 app.command("serve")(serve)
+app.command("demo")(demo)
 app.command("list")(list_names)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")

@@ -78,6 +78,7 @@ def serve(
     max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = 256,
     batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
     access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
+    demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
     engine: Annotated[EngineKind, typer.Option(help="What runs the server.")] = EngineKind.uvicorn,
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
@@ -113,7 +114,12 @@ def serve(
     else:
         settings = ServiceSettings.of_calibration(Calibration.load(calibration), **options)
     address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
-    uvicorn_server.run(http_app.create_app(settings), address, say=lambda text: typer.echo(f"poise: {text}", err=True))
+    app = http_app.create_app(settings)
+    if demo:
+        from poise.demo import mount
+
+        mount(app)
+    uvicorn_server.run(app, address, say=lambda text: typer.echo(f"poise: {text}", err=True))
 
 
 def _token(file: Path | None) -> str:
