@@ -72,7 +72,9 @@ class Gate:
                 await self._app(scope, _replay(bytes(body), receive), send)
         except _Refused as refused:
             self._metrics.rejected.labels(refused.error.code).inc()
-            await problems.response(refused.error, scope["state"]["request_id"])(scope, receive, send)
+            answer = problems.response(refused.error, scope["state"]["request_id"])
+            answer.headers["Connection"] = "close"  # otherwise the server would go on reading the body
+            await answer(scope, receive, send)
         finally:
             self._held -= len(body)
 
