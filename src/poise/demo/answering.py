@@ -64,7 +64,9 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
     try:
         yield from _Answering(service, question).steps()
     except PoiseError as error:
-        yield {**dict.fromkeys(PANELS, ""), "status": alert(error.message, error.hint)}
+        name = question.upload.name if question.upload else ""
+        message = error.message.replace("<bytes>", name)  # what the queue calls an image
+        yield {**dict.fromkeys(PANELS, ""), "status": alert(message, error.hint)}
 
 
 class _Answering:
@@ -137,16 +139,20 @@ class _Answering:
 
     def _calibrates(self, method: str) -> bool:
         calibration = self.service.settings.calibration
-        return self.question.calibrated and calibration is not None and method in calibration.methods
+        if calibration is None or not self.question.calibrated:
+            return False
+        return self.labels == calibration.conditions.labels and method in calibration.methods
 
     def _basis(self, result: Result) -> Basis:
-        settings = self.service.settings
-        if settings.calibration is None:
+        calibration = self.service.settings.calibration
+        if calibration is None:
             return Basis()
-        if result.calibrated is None:
-            unfit, unused = f"The calibration does not contain {result.method}.", "The calibration is switched off."
-            return Basis(reason=unfit if self.question.calibrated else unused)
-        return Basis(len(settings.calibration), settings.coverage or COVERAGE)
+        if result.calibrated is not None:
+            return Basis(len(calibration), self.service.settings.coverage or COVERAGE)
+        if not self.question.calibrated:
+            return Basis(reason="The calibration of this page is switched off.")
+        other = self.labels != calibration.conditions.labels
+        return Basis(reason=f"The calibration of this page is for other {'labels' if other else 'methods'}.")
 
     def _call(self, names: tuple[str, ...]) -> Call:
         """Return the call with these methods; if some are calibrated, with those alone."""

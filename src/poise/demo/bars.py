@@ -37,8 +37,11 @@ def _labels(results: Sequence[Result], main: Result) -> list[str]:
 def _headline(zero: Result, main: Result) -> str:
     best = main.top(1)[0][0]
     said = f'<p class="headline"><b>{text(best)}</b> <span>{number(main.confidence)}</span></p>'
+    known = ""
+    if main.raw_confidence is not None:
+        known = f" Probabilities are calibrated; the model itself claims {percent(main.raw_confidence)}."
     if main is zero:
-        return f'{said}<p class="say">This is the answer of zero-shot: nothing was tuned for this image.</p>'
+        return f'{said}<p class="say">This is the answer of zero-shot: nothing was tuned for it.{known}</p>'
     before, was = zero.probabilities[best], zero.top(1)[0][0]
     if was != best:
         how = f"Zero-shot prefers {text(was)} with {percent(zero.confidence)}; {text(main.method)} changed the answer."
@@ -48,7 +51,7 @@ def _headline(zero: Result, main: Result) -> str:
         verb = "lowered" if main.confidence < before else "raised"
         by = f"{text(main.method)} {verb} it by {moved[1:]} points"
         how = f"Zero-shot gives the same answer with {percent(before)}; {by}."
-    return f'{said}<p class="say">{how}</p>'
+    return f'{said}<p class="say">{how}{known}</p>'
 
 
 def _label_row(label: str, results: Sequence[Result], waiting: Sequence[str]) -> str:

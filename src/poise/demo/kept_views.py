@@ -52,7 +52,7 @@ def views_block(result: Result, shown: Thumbnails) -> str:
         said += f" It answers from all {total} views."
     parts.insert(0, f"{said}</p>")
     if method.tunes:
-        parts.append(_movement(details))
+        parts.append(_movement(details, result.raw_confidence is not None))
     return f"<details open><summary>{text(result.method)}</summary>{''.join(parts)}</details>"
 
 
@@ -66,7 +66,7 @@ def _view(at: int, details: Details, shown: Thumbnails) -> str:
     )
 
 
-def _movement(details: Details) -> str:
+def _movement(details: Details, calibrated: bool) -> str:
     """Return a table of p before, p_aug and p after, each label with a line on which the three are marked."""
     before, aim = details.init_probabilities, details.target_probabilities
     after = dict(zip(details.logits, softmax(list(details.logits.values())).tolist(), strict=True))
@@ -79,7 +79,7 @@ def _movement(details: Details) -> str:
     heads = "".join(f'<th scope="col"><s class="dot {mark}"></s> {name}</th>' for mark, name in _MARKS.items())
     return (
         "<p>The probabilities before and after tuning, and of the target p_aug, the mean of the views above under the "
-        "tuned prompt.</p>"
+        f"tuned prompt{', all without calibration' if calibrated else ''}.</p>"
         f'<div class="scroll"><table class="movement"><thead><tr><th scope="col">label</th>{heads}'
         f'<th scope="col" class="scale" aria-hidden="true"><div><span>0</span><span>100 %</span></div></th></tr>'
         f"</thead><tbody>{rows}</tbody></table></div>"

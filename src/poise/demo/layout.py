@@ -69,7 +69,9 @@ def theme() -> gr.themes.Base:
         **subdued, block_radius="12px", input_radius="8px", button_large_radius="8px",
         body_background_fill_dark="#12151a", block_background_fill_dark="#1a1f26", input_background_fill_dark="#222830",
         block_border_color_dark="#2d343d", border_color_primary_dark="#2d343d",
-        block_label_background_fill_dark="#1a1f26",
+        block_label_background_fill_dark="#1a1f26", checkbox_label_background_fill="#f6f7f9",
+        checkbox_label_background_fill_dark="#222830", checkbox_label_background_fill_hover_dark="#2d343d",
+        checkbox_label_background_fill_selected="#e3f0f8", checkbox_label_background_fill_selected_dark="#16354a",
     )  # fmt: skip
 
 
