@@ -23,7 +23,7 @@ from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import engines
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
-from poise.evaluate.worker import Finished, Job
+from poise.evaluate.worker import Finished, WorkerSettings
 from poise.images import LoadedImage, read_image
 from poise.inference import ray_classifier as cluster_classifier
 from poise.inference.results import Failure
@@ -184,7 +184,8 @@ def test_a_killed_worker_costs_nothing(
     strike = striker(tmp_path / "struck")
 
     class Mortal(cluster.UnitWorker):
-        def __init__(self, job: Job, threads: int) -> None:  # otherwise pickle finds UnitWorker's under this name
+        # Otherwise pickle finds the method of UnitWorker under this name.
+        def __init__(self, job: WorkerSettings, threads: int) -> None:
             super().__init__(job, threads)
 
         def work(self, unit: Unit) -> Finished:
@@ -202,7 +203,7 @@ def test_a_killed_worker_costs_nothing(
 
 def test_the_local_engine_refuses_an_address(images: Path) -> None:
     with pytest.raises(InvalidOptionError, match="--engine ray"):
-        engines.get("local")(Job(config(images), "data"), {}, "head:6379")
+        engines.get("local")(WorkerSettings(config(images), "data"), {}, "head:6379")
 
 
 # `poise classify --engine ray`

@@ -163,6 +163,39 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error) is RuntimeError and any(words in str(error) for words in _MEMORY_WORDS)
 
 
+class LimitExceededError(PoiseError, ValueError):
+    """A request that asks for more than a server's limit; the code names the limit."""
+
+    code = "limit_exceeded"
+
+
+class QueueFullError(PoiseError, RuntimeError):
+    """A server's queue that is full; ``retry_after`` is the number of seconds to wait before the next try."""
+
+    code = "queue_full"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None, retry_after: int = 1) -> None:
+        super().__init__(message, hint=hint or f"Try again in {retry_after} s.", code=code)
+        self.retry_after = retry_after
+
+
+class DeadlineExceededError(PoiseError, TimeoutError):
+    """An image that was not classified in time."""
+
+    code = "deadline_exceeded"
+
+    @classmethod
+    def after(cls, seconds: float) -> DeadlineExceededError:
+        """Return the error for an image that has waited for so long."""
+        return cls(f"The deadline passed after {seconds:.2f} s.", hint="Allow more time, or use fewer views.")
+
+
+class ServiceUnavailableError(PoiseError, ConnectionError):
+    """A server that is starting or shutting down."""
+
+    code = "unavailable"
+
+
 class RunInterruptedError(Exception):
     """A run was stopped by a signal. All finished chunks are on disk."""
 

@@ -53,6 +53,8 @@ def test_fields_of_a_result(encoder) -> None:
     assert details.view_temperatures == pytest.approx(
         [10 - 9.9 * alpha for alpha in details.view_confidences], abs=1e-4
     )
+    assert len(details.view_labels) == 8
+    assert result.agreement == pytest.approx(np.mean([vote == result.label for vote in details.view_labels[1:]]))
     assert sum(details.init_probabilities.values()) == pytest.approx(1, abs=1e-6)
     assert details.scale == pytest.approx(100, rel=1e-5)
     assert len(details.losses) == 1

@@ -20,7 +20,7 @@ from poise.views import plan_views
 from poise.views.batched import make_views_batched
 from poise.views.pil.crops import crop_view, make_views
 from poise.views.pil.plain import plain_view
-from poise.views.pixels import normalise, to_tensor
+from poise.views.pixels import normalise, pixels_of, to_tensor
 from poise.views.triton import launch, view_kernels
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -196,3 +196,8 @@ def test_kernels_in_the_interpreter_equal_the_pil_views(augmix: bool) -> None:
         difference = _levels(views - make_views(image, spec, plan))
         assert difference.mean() < 0.1
         assert difference[0].max() < 1.01
+
+
+def test_the_pixels_of_normalised_views_come_back() -> None:
+    pixels = to_tensor(_image(80, 70))
+    assert torch.equal(pixels_of(normalise(pixels, SPEC), SPEC), pixels)

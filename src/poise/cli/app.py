@@ -13,17 +13,21 @@ from poise.cli.bench import app as bench_app
 from poise.cli.calibrate import calibrate
 from poise.cli.classify import classify
 from poise.cli.data import app as data_app
+from poise.cli.demo import demo
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
 from poise.cli.export import app as export_app
 from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
+from poise.cli.serve import serve
 from poise.errors import PoiseError, StorageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "POISE"})  # fmt: skip
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
+app.command("serve")(serve)
+app.command("demo")(demo)
 app.command("list")(list_names)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")

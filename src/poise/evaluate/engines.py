@@ -10,7 +10,7 @@ import numpy as np
 from poise.data import ImageSet
 from poise.errors import InvalidOptionError
 from poise.evaluate.units import Unit
-from poise.evaluate.worker import Finished, Job, Worker
+from poise.evaluate.worker import Finished, Worker, WorkerSettings
 from poise.inference.predictor import Watch
 from poise.registry import Registry
 
@@ -30,7 +30,7 @@ class Engine(Protocol):
 class EngineMaker(Protocol):
     """The signature of a registered class or function that creates an engine."""
 
-    def __call__(self, job: Job, sets: Mapping[str, ImageSet], address: str) -> Engine:
+    def __call__(self, job: WorkerSettings, sets: Mapping[str, ImageSet], address: str) -> Engine:
         """Return an engine for ``job``; ``sets`` are the datasets that this process has already opened."""
 
 
@@ -41,14 +41,14 @@ engines = Registry[EngineMaker]("engine")
 class LocalEngine(Worker):
     """Computes the units in this process, in order; images are read ahead in threads."""
 
-    def __init__(self, job: Job, sets: Mapping[str, ImageSet], address: str = "") -> None:
+    def __init__(self, job: WorkerSettings, sets: Mapping[str, ImageSet], address: str = "") -> None:
         if address or job.actors:
             raise InvalidOptionError("address and actors require the engine ray.", hint="Add --engine ray.")
         super().__init__(job, sets)
 
 
 @engines.add("ray")
-def _ray(job: Job, sets: Mapping[str, ImageSet], address: str = "") -> Engine:
+def _ray(job: WorkerSettings, sets: Mapping[str, ImageSet], address: str = "") -> Engine:
     from poise.evaluate.ray_engine import RayEngine
 
     return RayEngine(job, address)

@@ -17,7 +17,7 @@ from poise.cluster.connection import is_gpu
 from poise.cluster.pool import Pool
 from poise.evaluate.engines import Watch
 from poise.evaluate.units import Unit
-from poise.evaluate.worker import Finished, Job, Worker
+from poise.evaluate.worker import Finished, Worker, WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class UnitWorker(Worker):
     """A worker that receives one unit at a time."""
 
-    def __init__(self, job: Job, threads: int) -> None:
+    def __init__(self, job: WorkerSettings, threads: int) -> None:
         torch.set_num_threads(threads)
         super().__init__(job)
 
@@ -38,7 +38,7 @@ class UnitWorker(Worker):
 class RayEngine:
     """Computes units on the Ray cluster at ``address``; without an address, Ray is started on this machine."""
 
-    def __init__(self, job: Job, address: str = "") -> None:
+    def __init__(self, job: WorkerSettings, address: str = "") -> None:
         on_gpu = is_gpu(job.config.device)
         self._pool = Pool(partial(UnitWorker, job), address=address, actors=job.actors, gpu=on_gpu)
         if self._pool.gpus and not on_gpu:

@@ -23,7 +23,7 @@ from poise.evaluate.sanity import plausibility
 from poise.evaluate.storage.header import MODEL, header
 from poise.evaluate.storage.run_folder import RunFolder
 from poise.evaluate.units import Plan, Unit, choose
-from poise.evaluate.worker import Finished, Job
+from poise.evaluate.worker import Finished, WorkerSettings
 from poise.storage import slug
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def run(
         ]
         attempt = _Attempt(folder, sets, units, resolved, warn)
         stored = (folder.header() or {}).get(MODEL)
-        job = Job(resolved, settings.data, settings.workers, settings.actors, stored)
+        job = WorkerSettings(resolved, settings.data, settings.workers, settings.actors, stored)
         attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
         return attempt.summary()
 

@@ -25,7 +25,7 @@ from poise.views import ViewRecipe
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerSettings:
     """The settings of a worker; picklable, so that it can be sent to another machine."""
 
     config: RunConfig  # resolved
@@ -52,7 +52,7 @@ class Finished:
 class Worker:
     """Computes the records of units. Views are encoded once per image and seed for all methods."""
 
-    def __init__(self, job: Job, sets: Mapping[str, ImageSet] | None = None) -> None:
+    def __init__(self, job: WorkerSettings, sets: Mapping[str, ImageSet] | None = None) -> None:
         check_init(job.config)
         self.job = job
         self.config = job.config

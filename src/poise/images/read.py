@@ -88,6 +88,15 @@ def read_image(
     )
 
 
+def image_size(content: bytes, *, name: str = "<bytes>") -> tuple[int, int]:
+    """Return the width and height that an encoded image's header states, without decoding the image.
+
+    Raises:
+        UnreadableImageError: The content is not an image that poise accepts.
+    """
+    return _open(io.BytesIO(content), name).size
+
+
 def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:
     if name.startswith(("http://", "https://")):
         raise UnreadableImageError(
@@ -112,6 +121,11 @@ def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) ->
 
 
 def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:
+    return _finish(_open(stream, name), name, allow_truncated, max_pixels, owned=True)
+
+
+def _open(stream: BinaryIO, name: str) -> ImageFile.ImageFile:
+    """Read the header."""
     start = stream.read(16)
     stream.seek(0)
     if not start:
@@ -121,10 +135,9 @@ def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels:
         looks = "text" if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start) else "an unknown format"
         raise UnreadableImageError(f"'{name}' is not an image: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
     try:
-        image = reader(stream)
+        return reader(stream)
     except Exception as error:  # malicious bytes can raise any error in a parser
         raise UnreadableImageError(f"'{name}' has a damaged header: {error or type(error).__name__}.") from error
-    return _finish(image, name, allow_truncated, max_pixels, owned=True)
 
 
 def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: int, *, owned: bool) -> LoadedImage:
@@ -154,7 +167,7 @@ def _count_frames(image: Image.Image) -> int:
 def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[str]) -> None:
     try:
         image.load()
-    except Exception as error:  # see _read_stream
+    except Exception as error:  # see _open
         if not (allow_truncated and isinstance(image, ImageFile.ImageFile) and getattr(image, "_im", None) is not None):
             reason = f"'{name}' is truncated or damaged: {error or type(error).__name__}."
             hint = "Save or fetch the file again."

@@ -166,7 +166,7 @@ class Classifier(Generic[R]):
             UnreadableImageError: An image can't be read.
         """
         for outcome in self.each(images, details=details):
-            answers = _or_raise(outcome)
+            answers = or_raise(outcome)
             yield cast(R, answers if self._several else answers[self.methods[0].name])
 
     def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Answers | Failure]:
@@ -201,7 +201,7 @@ class Classifier(Generic[R]):
             UnreadableImageError: An image can't be read.
         """
         names = [method.name for method in self.methods]
-        rows = [_or_raise(outcome) for outcome in self.each(images)]
+        rows = [or_raise(outcome) for outcome in self.each(images)]
         values = [[[row[name].probabilities[label] for label in self.labels] for row in rows] for name in names]
         probs = np.array(values).reshape(len(names), len(rows), len(self.labels))
         return dict(zip(names, probs, strict=True)) if self._several else probs[0]
@@ -293,7 +293,8 @@ class Classifier(Generic[R]):
         return any(method.tunes for method in self.methods)
 
 
-def _or_raise(outcome: Answers | Failure) -> Answers:
+def or_raise(outcome: Answers | Failure) -> Answers:
+    """Return the answers, or raise the error that a failure stands for."""
     if isinstance(outcome, Failure):
         kinds: dict[str, type[PoiseError]] = {kind.code: kind for kind in (UnreadableImageError, CalibrationImageError)}
         raise kinds.get(outcome.code, PoiseError)(outcome.message, code=outcome.code)

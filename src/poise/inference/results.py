@@ -33,6 +33,7 @@ class Details:
         target_probabilities: p_aug, the target of the views, under the tuned prompt, by label.
         view_confidences: top probability of each view under the initial prompt; view 0 is the plain image.
         view_temperatures: temperature by which the method divides each view's logits; 1 without CATS.
+        view_labels: the most probable label of each view under the tuned prompt.
         selected_views: indices of the views in the target, most confident first.
         losses: the loss at each step.
         logits: logits of the plain view under the tuned prompt, by label.
@@ -44,6 +45,7 @@ class Details:
     target_probabilities: dict[str, float]
     view_confidences: tuple[float, ...]
     view_temperatures: tuple[float, ...]
+    view_labels: tuple[str, ...]
     selected_views: tuple[int, ...]
     losses: tuple[float, ...]
     logits: dict[str, float]
@@ -199,6 +201,7 @@ def _details(answer: Answer, labels: tuple[str, ...], encoder: DualEncoder) -> D
         target_probabilities=_by_label(labels, answer.target_probs),
         view_confidences=tuple(answer.confidences.tolist()),
         view_temperatures=tuple(answer.temperatures.tolist()),
+        view_labels=tuple(labels[at] for at in answer.view_labels),
         selected_views=tuple(answer.selected.tolist()),
         losses=tuple(answer.losses.tolist()),
         logits=_by_label(labels, answer.logits),

@@ -25,3 +25,10 @@ def normalise(pixels: Tensor, spec: ImageSpec) -> Tensor:
     mean = torch.tensor(spec.mean, device=pixels.device)[:, None, None]
     std = torch.tensor(spec.std, device=pixels.device)[:, None, None]
     return pixels.to(torch.float32).div(255).sub_(mean).div_(std)
+
+
+def pixels_of(views: Tensor, spec: ImageSpec) -> Tensor:
+    """Return the pixels [..., 3, H, W] in uint8 of normalised views: the inverse of `normalise`."""
+    mean = torch.tensor(spec.mean, device=views.device)[:, None, None]
+    std = torch.tensor(spec.std, device=views.device)[:, None, None]
+    return views.float().mul(std).add_(mean).mul_(255).round_().clamp_(0, 255).to(torch.uint8)

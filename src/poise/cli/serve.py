@@ -1,0 +1,132 @@
+"""`poise serve`: an HTTP server."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from poise.cli.shared_options import (
+    AugMix,
+    BatchSize,
+    Device,
+    Dtype,
+    Init,
+    LabelsFile,
+    Model,
+    Seed,
+    Template,
+    Views,
+    labels_from,
+)
+from poise.errors import InvalidOptionError, MissingDependencyError
+from poise.serve.ceilings import Limits
+
+EngineKind = StrEnum("EngineKind", ["uvicorn", "ray"])
+
+
+def serve(
+    ctx: typer.Context,
+    labels: Annotated[
+        str | None, typer.Option(help="Comma-separated labels of requests that give none.", show_default="none")
+    ] = None,
+    labels_file: LabelsFile = None,
+    model: Model = "pocket",
+    method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = "kld+cats",
+    template: Template = None,
+    init: Init = "template",
+    views: Views = 64,
+    augmix: AugMix = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of `poise calibrate`. Answers are calibrated. Labels, model, method, template, init, views, "
+            "AugMix and seed are taken from it, unless you give them."
+        ),
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the token of requests; or set POISE_SERVE_TOKEN.", show_default="none"),
+    ] = None,
+    allow_anonymous: Annotated[bool, typer.Option(help="Serve other machines without a token.")] = False,
+    max_labels: Annotated[int, typer.Option(help="Most labels of a request.")] = Limits.labels,
+    max_views: Annotated[int, typer.Option(help="Most views per image.")] = Limits.views,
+    max_methods: Annotated[int, typer.Option(help="Most methods of a request.")] = Limits.methods,
+    max_pixels: Annotated[int, typer.Option(help="Most pixels of an image.")] = Limits.pixels,
+    max_body: Annotated[int, typer.Option(help="Most bytes of a request.")] = Limits.body,
+    max_images: Annotated[int, typer.Option(help="Most images of a batch request.")] = Limits.images,
+    max_seconds: Annotated[float, typer.Option(help="Longest time until an answer.")] = Limits.seconds,
+    max_queue: Annotated[
+        int, typer.Option(help="Most images x views x tuned methods that wait or run; beyond it, 429.")
+    ] = Limits.queue,
+    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = 256,
+    batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
+    access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
+    demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
+    engine: Annotated[EngineKind, typer.Option(help="What runs the server.")] = EngineKind.uvicorn,
+) -> None:
+    """Serve a model over HTTP, with batching, limits and metrics."""
+    given = {name for name in ctx.params if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
+    token = _token(token_file)
+    try:
+        from poise.serve import http_app, uvicorn_server
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError.of("`poise serve`", str(error.name), "serve") from None
+    from poise import methods
+    from poise.calibration import Calibration
+    from poise.serve.settings import ServiceSettings
+
+    uvicorn_server.check_exposure(host, token, allow_anonymous)
+    answers: dict[str, Any] = {
+        "model": model, "method": tuple(methods.expand(method)), "template": template, "init": init, "views": views,
+        "augmix": augmix, "seed": seed,
+    }  # fmt: skip
+    if calibration is not None:
+        answers = {name: value for name, value in answers.items() if name in given}
+    if "method" in answers:
+        answers["methods"] = answers.pop("method")
+    if labels is not None or labels_file is not None:
+        answers["labels"] = tuple(labels_from(labels, labels_file))
+    limits = Limits(labels=max_labels, views=max_views, methods=max_methods, pixels=max_pixels, body=max_body,
+                    images=max_images, seconds=max_seconds, queue=max_queue)  # fmt: skip
+    options = {
+        "device": device, "dtype": dtype, "batch_size": batch_size, "batch_wait": batch_wait, "coverage": coverage,
+        "max_error": max_error, "token": token, "limits": limits, **answers,
+    }  # fmt: skip
+    if calibration is None:
+        settings = ServiceSettings(**options)
+    else:
+        settings = ServiceSettings.of_calibration(Calibration.load(calibration), **options)
+    address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
+    app = http_app.create_app(settings)
+    if demo:
+        from poise.demo import mount
+
+        mount(app)
+    uvicorn_server.run(app, address, say=lambda text: typer.echo(f"poise: {text}", err=True))
+
+
+def _token(file: Path | None) -> str:
+    """Return the token, which is never an option: other users of the machine can read a process's options."""
+    if file is None:
+        return os.environ.get("POISE_SERVE_TOKEN", "")
+    token = file.read_text("utf-8").strip()
+    if not token:
+        raise InvalidOptionError(f"The file '{file}' contains no token.", hint="Write one line of random text to it.")
+    return token

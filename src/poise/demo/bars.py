@@ -1,0 +1,107 @@
+"""The answers: what the main method says, and bars of all methods side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poise.demo.markup import card, change, labels_in_doubt, number, percent, text
+from poise.inference.results import Result
+from poise.report.looks import BLACK, look
+from poise.storage import counted
+
+TOP = 5  # labels with bars
+
+
+def answer_card(results: Sequence[Result], main: Result, waiting: Sequence[str] = (), *, note: str = "") -> str:
+    """Return the panel with the answers.
+
+    Args:
+        results: one per method, zero-shot first.
+        main: the one of them that the heading is about.
+        waiting: methods whose answers are still being computed.
+        note: a paragraph of HTML below the heading.
+    """
+    shown = _labels(results, main)
+    rows = "".join(_label_row(label, results, waiting) for label in shown)
+    rest = len(main.probabilities) - len(shown)
+    more = f'<p class="say">{counted(rest, "further label")} below these.</p>' if rest else ""
+    body = f'{_headline(results[0], main)}{note}<div class="bars">{rows}</div>{more}{_facts(main)}{_notes(main)}'
+    return card("The answer", body, name="poise-answer")
+
+
+def _labels(results: Sequence[Result], main: Result) -> list[str]:
+    """Return the main method's most probable labels, and the answers of the others."""
+    return list(dict.fromkeys([*(label for label, _ in main.top(TOP)), *(result.top(1)[0][0] for result in results)]))
+
+
+def _headline(zero: Result, main: Result) -> str:
+    best = main.top(1)[0][0]
+    said = f'<p class="headline"><b>{text(best)}</b> <span>{number(main.confidence)}</span></p>'
+    known = ""
+    if main.raw_confidence is not None:
+        known = f" Probabilities are calibrated; the model itself claims {percent(main.raw_confidence)}."
+    if main is zero:
+        return f'{said}<p class="say">This is the answer of zero-shot: nothing was tuned for it.{known}</p>'
+    before, was = zero.probabilities[best], zero.top(1)[0][0]
+    if was != best:
+        how = f"Zero-shot prefers {text(was)} with {percent(zero.confidence)}; {text(main.method)} changed the answer."
+    elif (moved := change(before, main.confidence)) == "±0.0":
+        how = f"Zero-shot gives the same answer, and {text(main.method)} leaves its confidence as it is."
+    else:
+        verb = "lowered" if main.confidence < before else "raised"
+        by = f"{text(main.method)} {verb} it by {moved[1:]} points"
+        how = f"Zero-shot gives the same answer with {percent(before)}; {by}."
+    return f'{said}<p class="say">{how}{known}</p>'
+
+
+def _label_row(label: str, results: Sequence[Result], waiting: Sequence[str]) -> str:
+    zero = results[0]
+    lines = [_bar(result, label, None if result is zero else zero.probabilities[label]) for result in results]
+    lines += [f'<div class="bar waiting"><span class="method">{text(name)}</span><span class="track"></span>'
+              f'<span class="value">…</span><span class="change"></span></div>' for name in waiting]  # fmt: skip
+    return (
+        f'<div class="label" role="group" aria-label="{text(label)}"><div class="name">{text(label)}</div>'
+        f"<div>{''.join(lines)}</div></div>"
+    )
+
+
+def _bar(result: Result, label: str, before: float | None) -> str:
+    prob = result.probabilities[label]
+    moved = "" if before is None else f'{change(before, prob)}<span class="unit"> points</span>'
+    where = f'data-method="{text(result.method)}" data-label="{text(label)}"'
+    return (
+        f'<div class="bar" {where}><span class="method">{text(result.method)}</span>'
+        f'<span class="track"><i style="width:{100 * prob:.2f}%;background:{colour(result.method)}"></i></span>'
+        f'<span class="value">{number(prob)}</span><span class="change">{moved}</span></div>'
+    )
+
+
+def _facts(main: Result) -> str:
+    """Return confidence, margin and entropy, in words."""
+    ranked = main.top(2)
+    if main.degenerate:
+        return '<p class="say">There is only one label, so its probability is 100 % for any image. Give more.</p>'
+    second = text(ranked[1][0])
+    facts = (
+        ("Lead", f"{100 * main.margin:.1f} points", f"ahead of {second} (margin {main.margin:.3f})"),
+        (
+            "As undecided as between",
+            f"{labels_in_doubt(main.entropy)} equally probable labels",
+            f"of {len(main.probabilities)} (entropy {main.entropy:.3f})",
+        ),
+    )
+    items = "".join(f"<div><dt>{name}</dt><dd><b>{value}</b> {words}</dd></div>" for name, value, words in facts)
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _notes(main: Result) -> str:
+    notes = list(main.notes)
+    if main.fallback:
+        notes.append("Tuning gave numbers that are not finite, so this is the answer without it.")
+    return f'<p class="say">Note: {text("; ".join(notes))}</p>' if notes else ""
+
+
+def colour(method: str) -> str:
+    """Return a method's colour in reports, as CSS; black becomes the colour of text, which follows the mode."""
+    shade = look(method).colour.lower()
+    return "var(--ink)" if shade == BLACK else shade

@@ -1,0 +1,43 @@
+"""Finished benchmark runs below a folder that the command line named; the page can't name any other."""
+
+from __future__ import annotations
+
+import html
+from functools import lru_cache
+from pathlib import Path
+
+from poise.demo.markup import alert
+from poise.errors import PoiseError
+from poise.evaluate.storage.run_folder import run_folders
+from poise.report.page import page_html
+from poise.report.runs import load
+from poise.report.scores import scoreboard
+
+ALL = "all runs together"
+
+
+def choices(root: Path) -> list[str]:
+    """Return the names of the runs in the folder, and a name for all of them if there are several."""
+    names = [folder.name for folder in run_folders(root)]
+    return [ALL, *names] if len(names) > 1 else names
+
+
+def run_frame(root: Path, name: str | None) -> str:
+    """Return the page of `poise bench page` in a frame of its own, or a message."""
+    folders = {ALL: root} | {folder.name: folder for folder in run_folders(root)}
+    if name not in folders:
+        return alert("There is no such run.", "Choose one of the list.")
+    try:
+        page = _page(folders[name], name)
+    except PoiseError as error:
+        return alert(error.message, error.hint)
+    # In a sandbox: its script may hide and show what the menus choose, and can't reach this page.
+    return (
+        f'<iframe class="poise-run" title="Benchmark: {html.escape(name)}" sandbox="allow-scripts" '
+        f'srcdoc="{html.escape(page)}"></iframe>'
+    )
+
+
+@lru_cache(maxsize=4)
+def _page(folder: Path, title: str) -> str:
+    return page_html(scoreboard(load(folder)), title)

@@ -1,0 +1,1 @@
+"""An HTTP server and the queue behind it: `Service` batches images of many callers on one model."""

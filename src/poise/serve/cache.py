@@ -1,0 +1,49 @@
+"""Keeps the classifiers that were used last, so that a label set is encoded once for many requests."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from poise.inference.classifier import Classifier
+from poise.serve.ceilings import Limits
+from poise.serve.settings import Job
+
+
+class ClassifierCache:
+    """Classifiers by job, bounded in number and in labels; thread-safe.
+
+    Args:
+        build: makes the classifier of a job. It only tokenises the labels: their text features are computed when the
+            classifier is first used, and kept with it.
+        limits: how much is kept.
+    """
+
+    def __init__(self, build: Callable[[Job], Classifier[Any]], limits: Limits) -> None:
+        self._build, self._limits = build, limits
+        self._kept: OrderedDict[Job, Classifier[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, job: Job) -> Classifier[Any]:
+        """Return the classifier of a job; an error of its options is raised."""
+        key = replace(job, details=False)  # which are chosen when images are classified
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = self._build(key)
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > 1 and self._is_over():
+                self._kept.popitem(last=False)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _is_over(self) -> bool:
+        labels = sum(len(job.labels) for job in self._kept)
+        return len(self._kept) > self._limits.label_sets or labels > self._limits.cached_labels

@@ -1,0 +1,133 @@
+"""What happens to a request before it reaches a route: its id, its token, and its body, which is read up to a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import time
+import uuid
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from poise.errors import LimitExceededError, PoiseError, QueueFullError
+from poise.serve import problems
+from poise.serve.ceilings import Limits
+from poise.serve.telemetry import Metrics
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+OPEN = ("/live", "/ready")  # paths that need no token
+
+
+class Observe:
+    """Gives each request an id, and counts it with its route, status and time."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Collection[str]) -> None:
+        self._app, self._metrics, self._routes = app, metrics, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        started, answered = time.monotonic(), False
+
+        async def answer(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                answered = True
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                self._metrics.requests.labels(route, message["status"]).inc()
+                self._metrics.request_seconds.labels(route).observe(time.monotonic() - started)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception as error:  # a defect; the others are responses already
+            if answered:
+                raise
+            await problems.response(error, request_id)(scope, receive, answer)
+
+
+class Gate:
+    """Lets requests with the right token pass, and reads their bodies: bounded in bytes, in time and in total."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits, token: str) -> None:
+        self._app, self._metrics, self._limits, self._token = app, metrics, limits, token.encode()
+        self._held = 0  # bytes of all bodies in memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        body = bytearray()
+        try:
+            self._check_token(scope)
+            if await self._read(receive, body):
+                await self._app(scope, _replay(bytes(body), receive), send)
+        except _Refused as refused:
+            self._metrics.rejected.labels(refused.error.code).inc()
+            answer = problems.response(refused.error, scope["state"]["request_id"])
+            answer.headers["Connection"] = "close"  # otherwise the server would go on reading the body
+            await answer(scope, receive, send)
+        finally:
+            self._held -= len(body)
+
+    def _check_token(self, scope: Scope) -> None:
+        if not self._token or scope["path"] in OPEN:
+            return
+        kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
+            raise _Refused(
+                PoiseError("This server needs a token.", hint="Send Authorization: Bearer TOKEN.", code="unauthorized")
+            )
+
+    async def _read(self, receive: Receive, body: bytearray) -> bool:
+        """Read the body; False if the client has left."""
+        limits = self._limits
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return False
+                    chunk = message.get("body", b"")
+                    if len(body) + len(chunk) > limits.body:
+                        problem = f"The body has more than {limits.body:,} bytes."
+                        raise _Refused(LimitExceededError(problem, hint="Send less.", code="body_too_large"))
+                    if self._held + len(chunk) > limits.held:
+                        raise _Refused(QueueFullError("The server is busy with large requests."))
+                    body += chunk
+                    self._held += len(chunk)
+                    if not message.get("more_body", False):
+                        return True
+        except TimeoutError:
+            problem = f"The body did not arrive within {limits.body_seconds:g} s."
+            raise _Refused(PoiseError(problem, hint="Send it faster.", code="body_too_slow")) from None
+
+
+class _Refused(Exception):
+    """A request that does not reach its route; distinct from errors of the routes."""
+
+    def __init__(self, error: PoiseError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a channel that gives the body once, and then what the server says: that the client has left."""
+    first = True
+
+    async def channel() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return channel

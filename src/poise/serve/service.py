@@ -1,0 +1,190 @@
+"""One model behind a queue: what the HTTP server and the demo page answer from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from poise.backbones import load_model
+from poise.backbones.fingerprint import fingerprint
+from poise.errors import InvalidCalibrationError, LimitExceededError, PoiseError, ServiceUnavailableError
+from poise.images.read import image_size
+from poise.inference.classifier import Answers, Classifier, or_raise
+from poise.inference.limits import default_batch_size
+from poise.serve import golden
+from poise.serve.batcher import Batcher
+from poise.serve.cache import ClassifierCache
+from poise.serve.jobs import PlannedJob, plan
+from poise.serve.settings import Job, ServiceSettings
+from poise.serve.telemetry import Metrics
+from poise.types import DualEncoder
+
+
+class Service:
+    """Classifies the images of many callers on one model, in batches.
+
+    Args:
+        settings: the model, the defaults and the limits.
+
+    Example:
+        >>> import numpy as np, io
+        >>> from PIL import Image
+        >>> stream = io.BytesIO()
+        >>> Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(stream, "PNG")
+        >>> service = Service(ServiceSettings(model="tiny", device="cpu"))
+        >>> service.start()
+        >>> answers = service.submit(stream.getvalue(), Job(labels=("cat", "dog"), views=4)).result()
+        >>> list(answers)
+        ['kld+cats']
+        >>> service.close()
+    """
+
+    encoder: DualEncoder  # after `start`
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.status = "starting"  # then "ready", "draining" and "closed"
+        self._cache = ClassifierCache(self._build, settings.limits)
+        self._batcher: Batcher[Job, bytes, Answers] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether images are accepted."""
+        return self.status == "ready"
+
+    def start(self) -> None:
+        """Load the model, start the queue, and check the answer for a test image.
+
+        Raises:
+            PoiseError: The settings are not valid, the model can't be loaded, or its answer is wrong.
+        """
+        settings = self.settings
+        plan(Job(labels=settings.labels or ("any",)), settings)  # before the model is loaded
+        self.encoder = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+        if settings.labels:
+            self.classifier(self.plan(Job()).job)
+        self._batcher = Batcher(
+            self._work, capacity=settings.limits.queue, wait=settings.batch_wait, report=self.metrics.observe_batch,
+            batch_cost=default_batch_size(self.encoder.device, settings.views) * settings.views,
+            batch_items=settings.batch_size or default_batch_size(self.encoder.device, 1),
+        )  # fmt: skip
+        self.metrics.queue_items.set_function(lambda: len(self._batcher or ()))
+        self._batcher.start()
+        self._check()
+        info = (self.encoder.name, fingerprint(self.encoder), ", ".join(settings.methods))
+        self.metrics.model.labels(*info).set(1)
+        if self.status == "starting":
+            self.status = "ready"
+
+    def plan(self, job: Job) -> PlannedJob:
+        """Return the job with the server's defaults, after checking it against the server's limits."""
+        return plan(job, self.settings)
+
+    def submit(self, image: bytes, job: Job) -> Future[Answers]:
+        """Queue one encoded image; thread-safe.
+
+        Args:
+            image: a JPEG, PNG, WebP, GIF, BMP or TIFF file.
+            job: what to do with it.
+
+        Returns:
+            The future results by method. An image that can't be classified gives a `PoiseError` in it.
+
+        Raises:
+            QueueFullError: The queue is full; ``retry_after`` is the number of seconds to wait.
+            ServiceUnavailableError: The service is starting or closing.
+            PoiseError: The job is not valid, or asks for more than the server's limits.
+        """
+        return self.submit_all([image], job)[0]
+
+    def submit_all(self, images: Sequence[bytes], job: Job) -> list[Future[Answers]]:
+        """Queue several images, or none of them if the queue has not room for all; see `submit`."""
+        if not self.ready:
+            raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again, or ask another one.")
+        planned = self.plan(job)
+        if len(images) > self.settings.limits.images:
+            raise LimitExceededError(
+                f"The request has {len(images)} images, and this server accepts {self.settings.limits.images}.",
+                hint="Send several requests.",
+                code="too_many_images",
+            )
+        try:
+            self.classifier(planned.job)  # errors of labels and template
+        except InvalidCalibrationError as error:
+            hint = "Use the server's labels and options, or ask for an answer without calibration (uncalibrated)."
+            raise InvalidCalibrationError(error.message, hint=hint) from None
+        return self._queue(images, planned)
+
+    def classifier(self, job: Job) -> Classifier[Any]:
+        """Return the classifier of a planned job, from the cache if it is there."""
+        return self._cache.get(job)
+
+    def stop(self) -> None:
+        """Accept no more images."""
+        self.status = "draining"
+        if self._batcher is not None:
+            self._batcher.stop()
+
+    def close(self, drain: bool = True) -> None:
+        """Stop, and wait for the images that were accepted; without ``drain``, those that wait fail."""
+        self.stop()
+        if self._batcher is not None:
+            self._batcher.close(drain=drain)
+        self.status = "closed"
+
+    def _queue(self, images: Sequence[bytes], planned: PlannedJob) -> list[Future[Answers]]:
+        assert self._batcher is not None
+        errors = [self._refusal(image) for image in images]
+        accepted = [image for image, error in zip(images, errors, strict=True) if error is None]
+        deadline = time.monotonic() + planned.seconds
+        futures = iter(self._batcher.submit(planned.job, accepted, cost=planned.cost, deadline=deadline))
+        return [next(futures) if error is None else _failed(error) for error in errors]
+
+    def _refusal(self, image: bytes) -> PoiseError | None:
+        """Return why an image is not queued, from its header."""
+        try:
+            width, height = image_size(image)
+        except PoiseError as error:
+            return error
+        if width * height <= self.settings.limits.pixels:
+            return None
+        return LimitExceededError(
+            f"The image has {width} x {height} pixels, and this server accepts {self.settings.limits.pixels:,}.",
+            hint="Resize it.",
+            code="too_many_pixels",
+        )
+
+    def _build(self, job: Job) -> Classifier[Any]:
+        settings = self.settings
+        return Classifier(
+            job.labels, self.encoder, list(job.methods), template=job.template, context=settings.context,
+            init=settings.init, views=job.views or 1, augmix=settings.augmix, seed=job.seed or 0,
+            batch_size=settings.batch_size, calibration=None if job.uncalibrated else settings.calibration,
+            coverage=job.coverage, max_error=job.max_error,
+        )  # fmt: skip
+
+    def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:
+        for outcome in self.classifier(job).each(images, details=job.details):
+            try:
+                answers = or_raise(outcome)
+            except PoiseError as error:
+                yield error
+            else:
+                if self.status != "starting":  # the test image is no user's
+                    self.metrics.observe_answers(answers)
+                yield answers
+
+    def _check(self) -> None:
+        planned, image = self.plan(golden.JOB), golden.image()
+        served = self._queue([image], planned)[0].result()
+        plain = self._build(planned.job)(image)
+        golden.check(self.encoder.name, str(self.encoder.dtype).removeprefix("torch."), served, plain)
+
+
+def _failed(error: PoiseError) -> Future[Answers]:
+    future: Future[Answers] = Future()
+    future.set_exception(error)
+    return future

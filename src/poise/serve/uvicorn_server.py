@@ -1,0 +1,115 @@
+"""Runs the app with uvicorn, and stops it without losing an accepted request."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from poise.errors import InvalidOptionError
+from poise.serve.service import Service
+
+_GRACE = 5  # seconds beyond the longest request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where the server listens, and how many connections it holds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    connections: int = 256
+    access_log: bool = False
+
+
+def check_exposure(host: str, token: str, allow_anonymous: bool) -> None:
+    """Refuse to serve other machines without a token, unless that is wanted."""
+    if token or allow_anonymous or _is_loopback(host):
+        return
+    raise InvalidOptionError(
+        f"The host {host} can be reached from other machines, and no token is set.",
+        hint="Set POISE_SERVE_TOKEN or --token-file, or add --allow-anonymous if something in front checks clients.",
+    )
+
+
+def run(app: FastAPI, address: Address, *, say: Callable[[str], None] = lambda text: None) -> None:
+    """Serve until SIGTERM or SIGINT: no more requests are accepted, accepted ones are answered.
+
+    Args:
+        app: what `create_app` returned.
+        address: where to listen.
+        say: called with remarks for the person who started the server.
+
+    Raises:
+        PoiseError: The service could not be started.
+    """
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app, host=address.host, port=address.port, http="h11", ws="none", access_log=address.access_log,
+        log_level="info" if address.access_log else "warning", limit_concurrency=address.connections,
+        timeout_graceful_shutdown=int(service.settings.limits.seconds) + _GRACE, server_header=False,
+    )  # fmt: skip
+    server = _DrainingServer(config, service)
+    app.state.on_failure = server.stop
+    with _listen(address) as listener, _orderly_signals():
+        say(f"listening on http://{address.host}:{listener.getsockname()[1]}")
+        server.run(sockets=[listener])
+    if app.state.failure is not None:
+        raise app.state.failure
+
+
+@contextmanager
+def _orderly_signals() -> Iterator[None]:
+    """Ignore the signal that uvicorn raises again when it has stopped; an orderly stop is no failure."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _DrainingServer(uvicorn.Server):
+    """A server that stops admission as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def stop(self) -> None:
+        """Stop as soon as the requests are answered."""
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM and SIGINT."""
+        self._service.stop()
+        super().handle_exit(sig, frame)
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidOptionError(
+            f"The server can't listen on {address.host}:{address.port}: {error.strerror or error}.",
+            hint="Give another --host or --port.",
+        ) from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        return all(ipaddress.ip_address(row[4][0]).is_loopback for row in socket.getaddrinfo(host, None))
+    except OSError:
+        return False

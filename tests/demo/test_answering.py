@@ -1,0 +1,127 @@
+"""What the page shows is what `Classifier` answers; every mistake has a message."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import poise
+from poise.demo.answering import PANELS, Question, Upload, answer, split_labels
+from poise.errors import InvalidLabelsError
+from poise.serve.service import Service
+from poise.serve.settings import ServiceSettings
+
+LABELS = ["cat", "dog", "fox"]
+
+
+@pytest.fixture
+def upload(tmp_path: Path, image: bytes) -> Upload:
+    path = tmp_path / "upload.png"
+    path.write_bytes(image)
+    return Upload(path, "my image.png")
+
+
+def everything(service, question) -> list[dict[str, str]]:
+    """Return the state of all panels after each change."""
+    states, panels = [], dict.fromkeys(PANELS, "")
+    for changed in answer(service, question):
+        panels = {**panels, **changed}
+        states.append(panels)
+    return states
+
+
+def bars(panel: str) -> dict[tuple[str, str], float]:
+    found = re.findall(r'data-method="([^"]+)" data-label="([^"]+)">.*?<data value="([^"]+)"', panel)
+    return {(method, label): float(value) for method, label, value in found}
+
+
+def alert_of(service, question) -> str:
+    last = everything(service, question)[-1]
+    assert 'role="alert"' in last["status"]
+    assert not any(last[name] for name in PANELS if name != "status")
+    return last["status"]
+
+
+def test_zero_shot_comes_first_and_the_numbers_are_those_of_the_classifier(service, image, upload) -> None:
+    states = everything(service, Question(upload, "cat, dog\nfox", ("kld+cats", "tpt"), views=8, seed=1))
+    first = next(state for state in states if state["answer"])
+    assert {method for method, _ in bars(first["answer"])} == {"zero-shot"}
+    assert 'class="bar waiting"' in first["answer"]
+    last = states[-1]
+    want = poise.Classifier(LABELS, service.encoder, ["zero-shot", "tpt", "kld+cats"], views=8, seed=1)(image)
+    shown = bars(last["answer"])
+    assert set(shown) == {(name, label) for name in want for label in LABELS}
+    for (method, label), prob in shown.items():
+        assert prob == pytest.approx(want[method].probabilities[label], abs=1e-6)
+    assert all(last.values())
+    assert "my image.png" in last["calls"]
+    assert "waiting" not in last["answer"]
+
+
+def test_zero_shot_alone(service, upload) -> None:
+    last = everything(service, Question(upload, "cat,dog", ()))[-1]
+    assert {method for method, _ in bars(last["answer"])} == {"zero-shot"}
+    assert last["views"] == ""
+    assert "kld+cats" not in last["calls"]
+
+
+def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
+    rng = __import__("numpy").random.default_rng(2)
+    images = list(rng.integers(0, 256, (40, 24, 24, 3), "uint8"))
+    plain = poise.Classifier(LABELS, service.encoder, "zero-shot", views=8)
+    calibration = plain.calibrate(images, (LABELS * 14)[:40])
+    settings = ServiceSettings.of_calibration(calibration, device="cpu", coverage=0.8)
+    other = Service(settings)
+    other.start()
+    try:
+        question = Question(upload, ",".join(LABELS), ("tpt",), calibrated=True)
+        last = everything(other, question)[-1]
+        want = poise.Classifier(LABELS, service.encoder, "zero-shot", views=8, calibration=calibration)(image)
+        assert bars(last["answer"])["zero-shot", want.label] == pytest.approx(want.confidence, abs=1e-6)
+        assert "guaranteed" in last["advice"]
+        assert "--calibration calibration.json" in last["calls"]
+        off = everything(other, Question(upload, ",".join(LABELS), (), calibrated=False))[-1]
+        assert "switched off" in off["advice"]
+        assert "uncalibrated=true" in off["calls"]
+        others = everything(other, Question(upload, "cat, cow", (), calibrated=True))[-1]
+        assert "for other labels" in others["advice"]
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(("labels", "message"), [
+    ("", "no labels"), (" , \n", "no labels"), ("cat, dog, cat", "Duplicate labels"),
+    (", ".join(map(str, range(1001))), "accepts 1,000"), ("<script>, " + "x" * 2000, "characters"),
+])  # fmt: skip
+def test_wrong_labels_are_explained(service, upload, labels: str, message: str) -> None:
+    said = alert_of(service, Question(upload, labels))
+    assert message in said
+    assert "<script>" not in said
+
+
+def test_wrong_files_and_options_are_explained(service, upload, tmp_path: Path) -> None:
+    assert "no image" in alert_of(service, Question(None, "cat, dog"))
+    text = tmp_path / "text.png"
+    text.write_text("no image at all")
+    assert "text.png&#x27; is not an image" in alert_of(service, Question(Upload(text, "text.png"), "cat, dog"))
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(upload.path.read_bytes()[:300])
+    assert "truncated or damaged" in alert_of(service, Question(Upload(cut, "cut.png"), "cat, dog"))
+    assert "placeholder" in alert_of(service, Question(upload, "cat, dog", template="no place")).lower()
+    many = ("tpt", "c-tpt", "o-tpt", "kld", "kld+cats")
+    assert "methods" in alert_of(service, Question(upload, "cat, dog", many))
+    assert "views" in alert_of(service, Question(upload, "cat, dog", views=1000))
+
+
+def test_a_page_that_is_closed_cancels_its_job(service, upload) -> None:
+    steps = answer(service, Question(upload, "cat, dog", views=8))
+    next(steps)
+    steps.close()
+
+
+def test_labels_are_separated_by_commas_and_lines() -> None:
+    assert split_labels(" cat,dog \n\n red fox,") == ("cat", "dog", "red fox")
+    with pytest.raises(InvalidLabelsError, match="no labels"):
+        split_labels("\n")

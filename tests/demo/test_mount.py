@@ -1,0 +1,85 @@
+"""What the page is mounted with: nothing is sent, shared or kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from poise.demo import mount
+from poise.errors import InvalidOptionError, MissingDependencyError
+from poise.serve.http_app import create_app
+from poise.serve.settings import ServiceSettings
+
+# gradio makes event loops that it does not close.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def app(**settings) -> FastAPI:
+    return create_app(ServiceSettings(model="tiny", device="cpu", views=4, **settings))
+
+
+def gradio_of(made: FastAPI, path: str) -> FastAPI:
+    return next(route.app for route in made.routes if getattr(route, "path", None) == path.rstrip("/"))
+
+
+@pytest.mark.parametrize("path", ["/", "/demo"])
+def test_telemetry_history_and_errors_are_off(path: str) -> None:
+    made = mount(app(), path=path)
+    blocks = gradio_of(made, path).get_blocks()
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+    assert not blocks.analytics_enabled
+    assert not blocks.run_history
+    assert not blocks.show_error
+    assert not blocks.share
+    assert not blocks.ssr_mode
+    assert not blocks.mcp_server
+    assert not blocks.enable_monitoring
+    assert blocks.max_file_size == 20_000_000
+    assert blocks.delete_cache == (600, 3600)
+    assert all(fn.api_visibility != "public" for fn in blocks.fns.values())
+
+
+def test_the_api_keeps_its_paths_beside_the_page() -> None:
+    with TestClient(mount(app(), path="/"), base_url="http://127.0.0.1") as client:
+        assert client.get("/live").json()["status"] in {"starting", "ready"}
+        page = client.get("/")
+        assert page.status_code == 200
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        assert "poise" in page.text
+        etc = client.get("/gradio_api/file=/etc/passwd")
+        assert etc.status_code in {403, 404}
+
+
+def test_a_server_with_a_token_has_no_page() -> None:
+    with pytest.raises(InvalidOptionError, match="token"):
+        mount(app(token="secret"))
+
+
+def test_runs_must_be_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="not a folder"):
+        mount(app(), runs=tmp_path / "missing")
+
+
+def test_a_missing_gradio_is_named(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(MissingDependencyError, match="extra 'demo'"):
+        mount(app())
+
+
+def test_help_does_not_import_gradio() -> None:
+    code = (
+        "import sys; sys.argv = ['poise', 'demo', '--help']\n"
+        "from poise.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'gradio', 'fastapi'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--runs" in done.stdout

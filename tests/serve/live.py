@@ -1,0 +1,120 @@
+"""A server on a free loopback port, images to send, and a service whose work can be held back."""
+
+from __future__ import annotations
+
+import base64
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import numpy as np
+import uvicorn
+from fastapi import FastAPI
+from PIL import Image
+
+from poise.inference.classifier import Answers
+from poise.serve.http_app import create_app
+from poise.serve.service import Service
+from poise.serve.settings import Job, ServiceSettings
+
+SOON = 60.0  # seconds; a generous limit for what takes milliseconds
+LABELS = ["cat", "dog", "car"]
+
+
+def png(seed: int, size: int = 24) -> bytes:
+    """An image of noise."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def body(image: bytes, **options: Any) -> dict[str, Any]:
+    return {"image": base64.b64encode(image).decode(), "labels": LABELS, "views": 4, **options}
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def settings(**changes: Any) -> ServiceSettings:
+    return ServiceSettings(**{"model": "tiny", "device": "cpu", "views": 4, **changes})
+
+
+class HeldService(Service):
+    """A service that computes nothing while its gate is closed."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        super().__init__(settings)
+        self.gate, self.computed = threading.Event(), 0
+        self.gate.set()
+
+    def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:
+        assert self.gate.wait(SOON)
+        self.computed += len(images)
+        return super()._work(job, images)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._batcher or ())
+
+
+@dataclass
+class Live:
+    """A running server."""
+
+    app: FastAPI
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def service(self) -> Any:
+        return self.app.state.service
+
+    def client(self, **options: Any) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=SOON, trust_env=False, **options)
+
+    def post(self, path: str, **options: Any) -> httpx2.Response:
+        with self.client() as client:
+            return client.post(path, **options)
+
+    def get(self, path: str, **options: Any) -> httpx2.Response:
+        with self.client() as client:
+            return client.get(path, **options)
+
+    def socket(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
+
+
+@contextmanager
+def running(service: Service, *, wait: bool = True) -> Iterator[Live]:
+    """Serve in a thread of this process until the block ends."""
+    app = create_app(service.settings, service)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http="h11", ws="none", log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            live = Live(app, listener.getsockname()[1])
+            if wait:
+                eventually(lambda: service.ready or app.state.failure is not None)
+                assert app.state.failure is None
+            yield live
+        finally:
+            if isinstance(service, HeldService):
+                service.gate.set()
+            server.should_exit = True
+            thread.join(SOON)

@@ -1,0 +1,210 @@
+"""The server over real HTTP: routes, batching, metrics, calibration and tokens."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+from serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
+
+from poise.inference.classifier import Classifier
+from poise.serve.service import Service
+from poise.serve.settings import ServiceSettings
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    """In float64, where answers do not depend on the batch by more than 1e-12."""
+    with running(HeldService(settings(dtype="float64"))) as server:
+        yield server
+
+
+def test_batched_answers_equal_solo_answers(live: Live) -> None:
+    images = [png(seed) for seed in range(8)]
+    methods = ["zero-shot", "kld+cats"]
+    live.service.gate.clear()
+    batches = live.get("/metrics").text
+    with ThreadPoolExecutor(8) as pool:
+        send = [pool.submit(live.post, "/v1/classify", json=body(image, methods=methods)) for image in images]
+        eventually(lambda: live.service.waiting == 8)
+        live.service.gate.set()
+        answers = [future.result() for future in send]
+    assert [answer.status_code for answer in answers] == [200] * 8
+    assert (
+        _sample(live.get("/metrics").text, "poise_batch_images_count") - _sample(batches, "poise_batch_images_count")
+        <= 2
+    )  # the first may have been taken before the others arrived
+    classify = Classifier(LABELS, live.service.encoder, methods, views=4)
+    for image, answer in zip(images, answers, strict=True):
+        for method, result in classify(image).items():
+            served = answer.json()["results"][method]
+            assert served["probabilities"] == pytest.approx(result.probabilities, abs=1e-6)
+            assert list(served["probabilities"]) == list(result.probabilities)
+            assert served["label"] == result.label
+
+
+def test_one_corrupt_image_among_eight_fails_alone(live: Live) -> None:
+    images = [png(seed) for seed in range(8)]
+    images[3] = images[3][:200]  # its header is intact
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda image: live.post("/v1/classify", json=body(image)), images))
+    assert [answer.status_code for answer in answers] == [200] * 3 + [422] + [200] * 4
+    assert answers[3].json()["error"]["code"] == "unreadable_image"
+    encoded = [base64.b64encode(image).decode() for image in images]
+    encoded[5] = "https://example.org/cat.png"
+    options = {"labels": LABELS, "views": 4}
+    batch = live.post("/v1/batch", json={"images": encoded, **options}).json()
+    codes = [item["error"] and item["error"]["code"] for item in batch["items"]]
+    assert codes == [None, None, None, "unreadable_image", None, "bad_base64", None, None]
+    for at in (0, 1, 2, 4, 6, 7):
+        ours, single = batch["items"][at]["results"], answers[at].json()["results"]
+        assert ours["kld+cats"]["probabilities"] == pytest.approx(single["kld+cats"]["probabilities"], abs=1e-6)
+
+
+def test_files_and_base64_give_the_same_answer(live: Live) -> None:
+    fields = {"labels": LABELS, "methods": ["zero-shot"], "views": "2", "details": "true", "seed": "7"}
+    form = live.post("/v1/classify", files={"image": png(0)}, data=fields)
+    sent = body(png(0), methods=["zero-shot"], views=2, details=True, seed=7)
+    json = live.post("/v1/classify", json=sent).json()
+    assert form.status_code == 200, form.text
+    assert form.json()["results"] == json["results"]
+    assert (form.json()["views"], form.json()["seed"], form.json()["calibrated"]) == (2, 7, False)
+    assert len(json["results"]["zero-shot"]["details"]["view_confidences"]) == 2
+    files = [("images", png(0)), ("images", png(1))]
+    batch = live.post("/v1/batch", files=files, data=fields).json()
+    assert batch["items"][0]["results"]["zero-shot"]["label"] == json["results"]["zero-shot"]["label"]
+    assert len(batch["items"]) == 2
+
+
+def test_the_shape_of_hugging_face(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # the client talks to this machine only
+    path = "/v1/zero-shot-image-classification"
+    parameters = {"candidate_labels": LABELS, "hypothesis_template": "a drawing of a {}."}
+    sent = {"inputs": base64.b64encode(png(0)).decode(), "parameters": parameters}
+    answer = live.post(path, json=sent)
+    assert answer.headers["x-poise-calibrated"] == "false"
+    rows = answer.json()
+    # As transformers.pipeline("zero-shot-image-classification") returns it for one image.
+    assert [set(row) for row in rows] == [{"score", "label"}] * 3
+    assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
+    expected = Classifier(LABELS, live.service.encoder, views=4, template="a drawing of a {}.")(png(0))
+    assert {row["label"]: row["score"] for row in rows} == pytest.approx(expected.probabilities, abs=1e-6)
+    client = huggingface_hub.InferenceClient(model=live.url + path, timeout=SOON)
+    scored = client.zero_shot_image_classification(
+        png(0), candidate_labels=LABELS, hypothesis_template="a drawing of a {}."
+    )
+    assert [(row.label, row.score) for row in scored] == [(row["label"], row["score"]) for row in rows]
+
+
+def test_request_ids(live: Live) -> None:
+    assert live.get("/live", headers={"X-Request-Id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    answer = live.post("/v1/classify", json={}, headers={"X-Request-Id": "a b\x7f" * 30})
+    assert len(answer.headers["x-request-id"]) == 32
+    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
+
+
+def test_metrics(live: Live) -> None:
+    before = live.get("/metrics").text
+    assert live.post("/v1/classify", json=body(png(1), labels=["secret label", "b"])).status_code == 200
+    live.get("/nothing/to-see")
+    text = live.get("/metrics").text
+    names = ("poise_requests_total", "poise_request_seconds", "poise_stage_seconds", "poise_queue_items",
+             "poise_batch_images", "poise_rejected_total", "poise_fallback_total", "poise_confidence",
+             "poise_abstained_total", "poise_model_info")  # fmt: skip
+    assert all(f"# HELP {name.removesuffix('_total')}" in text for name in names)
+    route = 'poise_requests_total{code="200",route="/v1/classify"}'
+    assert _sample(text, route) - _sample(before, route) == 1
+    assert _sample(text, "poise_confidence_count") - _sample(before, "poise_confidence_count") == 1
+    assert 'route="other"' in text
+    assert 'model="tiny"' in text
+    assert not any(word in text for word in ("secret", "nothing"))
+
+
+def test_models(live: Live) -> None:
+    (model,) = live.get("/v1/models").json()["models"]
+    assert (model["name"], model["views"], model["calibrated"]) == ("tiny", 4, False)
+    assert model["limits"]["labels"] == 1000
+
+
+def test_a_server_is_ready_only_between_its_check_and_its_end() -> None:
+    service = HeldService(settings())
+    service.gate.clear()  # the test image waits
+    with running(service, wait=False) as live:
+        eventually(lambda: service.waiting == 1)
+        assert (live.get("/live").status_code, live.get("/ready").status_code) == (200, 503)
+        refused = live.post("/v1/classify", json=body(png(0)))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        service.gate.set()
+        eventually(lambda: live.get("/ready").status_code == 200)
+        service.stop()
+        assert (live.get("/live").status_code, live.get("/ready").status_code) == (200, 503)
+        assert live.post("/v1/classify", json=body(png(0))).status_code == 503
+
+
+def test_a_wrong_answer_for_the_test_image_keeps_a_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.serve.golden.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
+    service = Service(settings())
+    with pytest.raises(Exception, match="differs from the stored answer") as caught:
+        service.start()
+    assert getattr(caught.value, "code", "") == "golden_check_failed"
+    assert not service.ready
+    service.close()
+
+
+def test_a_token(live: Live) -> None:
+    with running(Service(settings(token="s3cret"))) as guarded:
+        assert guarded.get("/live").status_code == guarded.get("/ready").status_code == 200
+        for header in ("", "s3cret", "Bearer wrong", "Bearer", "Basic s3cret", "Bearer caf\u00e9"):
+            headers = {"Authorization": header.encode("latin-1")} if header else {}
+            for path in ("/v1/models", "/metrics", "/openapi.json"):
+                answer = guarded.get(path, headers=headers)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert guarded.get("/v1/models", headers={"Authorization": "Bearer s3cret"}).status_code == 200
+    assert "s3cret" not in repr(settings(token="s3cret"))
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Iterator[Live]:
+    images = np.random.default_rng(0).integers(0, 256, (60, 16, 16, 3), np.uint8)
+    classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu", views=4)
+    calibration = classify.calibrate(list(images), ["cat", "dog"] * 30, coverage=[0.9])
+    with running(Service(ServiceSettings.of_calibration(calibration, device="cpu", coverage=0.9))) as server:
+        yield server
+
+
+def test_a_calibrated_server(calibrated: Live) -> None:
+    image = base64.b64encode(png(99)).decode()
+    answer = calibrated.post("/v1/classify", json={"image": image}).json()
+    (result,) = answer["results"].values()
+    assert answer["calibrated"] is True
+    assert result["prediction_set"]
+    assert result["raw_confidence"] is not None
+    assert calibrated.get("/v1/models").json()["models"][0]["labels"] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("change", [{"labels": ["cat", "cow"]}, {"labels": ["dog", "cat"]}, {"template": "{}"}])
+def test_other_labels_are_answered_without_calibration_only_if_asked_for(
+    calibrated: Live, change: dict[str, Any]
+) -> None:
+    sent = {"image": base64.b64encode(png(99)).decode(), **change}
+    refused = calibrated.post("/v1/classify", json=sent)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_calibration")
+    assert "uncalibrated" in refused.json()["error"]["hint"]
+    answer = calibrated.post("/v1/classify", json={**sent, "uncalibrated": True})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["calibrated"] is False
+    (result,) = answer.json()["results"].values()
+    assert result["raw_confidence"] is None
+    assert result["prediction_set"] is None
+    both = calibrated.post("/v1/classify", json={**sent, "uncalibrated": True, "coverage": 0.9})
+    assert (both.status_code, both.json()["error"]["code"]) == (422, "invalid_option")
+
+
+def _sample(text: str, name: str) -> float:
+    return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)

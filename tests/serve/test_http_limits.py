@@ -1,0 +1,253 @@
+"""Overload, hostile clients and hostile bodies over real HTTP: each is refused with its own code, others are served."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from PIL import Image
+from serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
+
+from poise.serve.ceilings import Limits
+
+LIMITS = Limits(labels=50, views=8, methods=2, pixels=10_000, body=300_000, images=4, seconds=30.0, body_seconds=0.5,
+                queue=32)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with running(HeldService(settings(limits=LIMITS))) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def healthy_after(live: Live) -> Iterator[None]:
+    """Whatever a test sends, nothing stays in the queue, and the next image is answered."""
+    yield
+    live.service.gate.set()
+    eventually(lambda: live.service.waiting == 0)
+    assert live.post("/v1/classify", json=body(png(0))).status_code == 200
+
+
+def refused(live: Live, sent: Any, path: str = "/v1/classify") -> tuple[int, str]:
+    content = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+    answer = live.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert set(answer.json()["error"]) == {"code", "message", "hint", "request_id"}
+    assert len(answer.text) < 2000  # it does not repeat what was sent
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def large() -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (101, 100)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"labels": [f"label {n}" for n in range(51)]}, 422, "too_many_labels"),
+        ({"views": 9}, 422, "too_many_views"),
+        ({"views": 10**30}, 422, "invalid_request"),
+        ({"methods": ["tpt", "zero-shot", "kld"]}, 422, "too_many_methods"),
+        ({"deadline": 31.0}, 422, "deadline_too_long"),
+        ({"labels": ["x" * 1001]}, 422, "text_too_long"),
+        ({"template": "{}" + "x" * 1001}, 422, "text_too_long"),
+        ({"image": base64.b64encode(large()).decode()}, 422, "too_many_pixels"),
+        ({"image": "A" * 400_000}, 413, "body_too_large"),
+        ({"image": ""}, 422, "unreadable_image"),
+        ({"image": "https://example.org/cat.png"}, 422, "bad_base64"),
+        ({"image": "file:///etc/passwd"}, 422, "bad_base64"),
+        ({"image": "/etc/passwd"}, 422, "bad_base64"),
+        ({"image": "data:image/png;base64,AAAA"}, 422, "bad_base64"),
+        ({"image": "QUJD\n"}, 422, "bad_base64"),
+        ({"image": "é"}, 422, "bad_base64"),
+        ({"image": None}, 422, "invalid_request"),
+        ({"labels": []}, 422, "bad_labels"),
+        ({"labels": "cat"}, 422, "invalid_request"),
+        ({"labels": ["cat", 1]}, 422, "invalid_request"),
+        ({"labels": ["cat", "cat"]}, 422, "bad_labels"),
+        ({"labels": ["cat", " "]}, 422, "bad_labels"),
+        ({"labels": ["long " * 100]}, 422, "bad_labels"),
+        ({"views": "8"}, 422, "invalid_request"),
+        ({"views": 0}, 422, "invalid_request"),
+        ({"views": True}, 422, "invalid_request"),
+        ({"details": 1}, 422, "invalid_request"),
+        ({"methods": ["no such method"]}, 422, "unknown_name"),
+        ({"methods": ["tda"]}, 422, "invalid_option"),
+        ({"template": "no placeholder"}, 422, "bad_template"),
+        ({"coverage": 0.9}, 422, "invalid_option"),
+        ({"deadline": 0}, 422, "invalid_request"),
+        ({"deadline": float("nan")}, 422, "invalid_request"),
+        ({"seed": -1}, 422, "invalid_request"),
+        ({"no such field": 1}, 422, "invalid_request"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(live: Live, change: dict[str, Any], status: int, code: str) -> None:
+    assert refused(live, {**body(png(0)), **change}) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"", "bad_request"), (b"[" * 100_000, "bad_request"), (b"[]", "invalid_request"), (b"\xff\xfe", "bad_request"),
+     (b'{"labels":' * 20_000, "bad_request"), (b"null", "invalid_request")],
+)  # fmt: skip
+def test_bodies_that_are_no_request(live: Live, content: bytes, code: str) -> None:
+    for path in ("/v1/classify", "/v1/batch", "/v1/zero-shot-image-classification"):
+        assert refused(live, content, path)[1] == code
+
+
+def test_a_hundred_thousand_labels_are_refused_before_they_are_read() -> None:
+    with running(HeldService(settings())) as live:
+        assert refused(live, body(png(0), labels=[f"label {n}" for n in range(100_000)])) == (422, "too_many_labels")
+        assert live.post("/v1/classify", json=body(png(0))).status_code == 200
+
+
+def test_batches(live: Live) -> None:
+    images = [base64.b64encode(png(0)).decode()] * 5
+    assert refused(live, {"images": images, "labels": LABELS}, "/v1/batch") == (422, "too_many_images")
+    assert refused(live, {"images": [], "labels": LABELS}, "/v1/batch") == (422, "invalid_request")
+    costly = {"images": images[:4], "labels": LABELS, "views": 8, "methods": ["kld", "tpt"]}
+    assert refused(live, costly, "/v1/batch") == (422, "too_costly")
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "code"),
+    [
+        ({}, {"labels": LABELS}, "invalid_request"),
+        ({"other": png(0)}, {"labels": LABELS}, "invalid_request"),
+        ({"image": png(0)}, {"labels": LABELS, "views": "many"}, "invalid_request"),
+        ({"image": png(0)}, {"labels": LABELS, "views": ["2", "3"]}, "invalid_request"),
+        ({"image": png(0)}, {"labels": LABELS, "deadline": "NaN"}, "invalid_request"),
+        ({"image": png(0)}, {"labels": LABELS, "details": "[" * 10_000}, "invalid_request"),
+        ({"image": b"GIF89a"}, {"labels": LABELS}, "unreadable_image"),
+    ],
+)  # fmt: skip
+def test_forms_that_are_refused(live: Live, files: dict[str, bytes], fields: dict[str, Any], code: str) -> None:
+    answer = live.post("/v1/classify", files=files or {"x": ("", b"")}, data=fields)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, code)
+
+
+def test_other_content_types_and_routes(live: Live) -> None:
+    answer = live.post("/v1/classify", content=png(0), headers={"Content-Type": "image/png"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+    broken = live.post("/v1/classify", content=b"--x", headers={"Content-Type": "multipart/form-data"})
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "bad_request")
+    assert live.get("/v1/nothing").json()["error"]["code"] == "not_found"
+    missing = live.get("/v1/classify")
+    assert (missing.status_code, missing.headers["allow"]) == (405, "POST")
+
+
+def test_a_full_queue_gives_429_while_accepted_images_finish(live: Live) -> None:
+    live.service.gate.clear()
+    with ThreadPoolExecutor(12) as pool:
+        calls = [pool.submit(live.post, "/v1/classify", json=body(png(n), views=8)) for n in range(12)]
+        eventually(lambda: sum(call.done() for call in calls) == 8)  # 4 x 8 views fit into the queue
+        live.service.gate.set()
+        answers = [call.result() for call in calls]
+    assert sorted(answer.status_code for answer in answers) == [200] * 4 + [429] * 8
+    full = next(answer for answer in answers if answer.status_code == 429)
+    assert full.json()["error"]["code"] == "queue_full"
+    assert int(full.headers["retry-after"]) >= 1
+
+
+def test_an_image_whose_deadline_passes_is_not_computed(live: Live) -> None:
+    live.service.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        running_one = pool.submit(live.post, "/v1/classify", json=body(png(0)))
+        eventually(lambda: live.service.waiting == 1)
+        time.sleep(0.05)  # it is taken from the queue
+        late = live.post("/v1/classify", json=body(png(1), deadline=0.1))
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+        eventually(lambda: live.service.waiting == 1)
+        before = live.service.computed
+        live.service.gate.set()
+        assert running_one.result().status_code == 200
+        assert live.service.computed == before + 1
+
+
+def test_clients_that_leave_are_not_computed_and_leave_the_server_healthy(live: Live) -> None:
+    live.service.gate.clear()
+    before = live.service.computed
+    content = json.dumps(body(png(0), views=2)).encode()
+    request = _request(content)
+    sockets = [live.socket() for _ in range(10)]
+    for connection in sockets:
+        connection.sendall(request)
+    eventually(lambda: live.service.waiting == 10)
+    for connection in sockets:
+        connection.close()
+    eventually(lambda: live.service.waiting <= 8)  # one batch of at most 8 may have been taken
+    waiting = live.service.waiting
+    live.service.gate.set()
+    eventually(lambda: live.service.waiting == 0)
+    assert live.service.computed - before <= waiting
+    assert live.post("/v1/classify", json=body(png(0))).status_code == 200
+
+
+def test_clients_that_leave_in_the_middle_of_their_body(live: Live) -> None:
+    content = json.dumps(body(png(0))).encode()
+    for sent in (1, 60, len(_request(content)) - 5):
+        with live.socket() as connection:
+            connection.sendall(_request(content)[:sent])
+
+
+def test_a_slow_body_is_cut_off(live: Live) -> None:
+    with live.socket() as connection:
+        connection.sendall(_request(json.dumps(body(png(0))).encode())[:-10])
+        answer = _until_closed(connection)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"body_too_slow" in answer
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_large_body_is_cut_off_while_it_is_sent(live: Live, chunked: bool) -> None:
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 1000000000"
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + length + b"\r\n\r\n"
+    piece = b"A" * 65_536
+    sent = 0
+    with live.socket() as connection:
+        connection.sendall(head)
+        try:
+            while sent < 50_000_000:
+                connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                sent += len(piece)
+        except OSError:
+            pass  # the server has closed the connection
+        assert sent < 50_000_000
+        answer = _until_closed(connection)
+    assert not answer or b"body_too_large" in answer  # it may be lost with the closed connection
+
+
+def test_bodies_of_all_requests_together_are_bounded() -> None:
+    limits = Limits(held=200_000, body=150_000, body_seconds=SOON)
+    with running(HeldService(settings(limits=limits))) as live:
+        sent = _request(b" " * 149_000 + b"{}")
+        with live.socket() as first:
+            first.sendall(sent[:-2])  # it is read and held
+            eventually(lambda: live.post("/v1/classify", content=b" " * 149_000).status_code == 429)
+            first.sendall(sent[-2:])
+            assert b"422" in first.recv(20)
+        assert live.post("/v1/classify", json=body(png(0))).status_code == 200
+
+
+def _request(content: bytes) -> bytes:
+    head = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    return head.encode() + b"\r\n\r\n" + content
+
+
+def _until_closed(connection: socket.socket) -> bytes:
+    received = b""
+    try:
+        while piece := connection.recv(65_536):
+            received += piece
+    except OSError:
+        pass
+    return received
