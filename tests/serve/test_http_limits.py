@@ -1,4 +1,4 @@
-"""Overload, hostile clients and hostile bodies, over real HTTP: each is refused with its own code, and others served."""
+"""Overload, hostile clients and hostile bodies over real HTTP: each is refused with its own code, others are served."""
 
 from __future__ import annotations
 

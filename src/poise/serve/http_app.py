@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -28,21 +28,22 @@ _log = logging.getLogger(__name__)
 Outcome = Answers | BaseException
 
 
-def create_app(
-    settings: ServiceSettings, service: Service | None = None, *, on_failure: Callable[[], None] = lambda: None
-) -> FastAPI:
+def create_app(settings: ServiceSettings, service: Service | None = None) -> FastAPI:
     """Return the app. It starts the service in the background and closes it when the server stops.
 
     Args:
         settings: the model, the defaults and the limits.
         service: a service with these settings that others use, too; None: one of its own.
-        on_failure: called if the service can't be started; the error is then in ``app.state.failure``.
+
+    Returns:
+        The app. ``app.state.service`` is the service. If it can't be started, ``app.state.failure`` is the error, and
+        ``app.state.on_failure`` is called.
     """
     service = service or Service(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        starting = asyncio.create_task(_start(app, on_failure))
+        starting = asyncio.create_task(_start(app))
         yield
         await starting
         await run_in_threadpool(service.close)
@@ -51,7 +52,7 @@ def create_app(
         title="poise", version=__version__, description="Zero-shot image classification with calibrated confidence.",
         docs_url=None, redoc_url=None, lifespan=lifespan,  # their pages would load scripts from elsewhere
     )  # fmt: skip
-    app.state.service, app.state.failure = service, None
+    app.state.service, app.state.failure, app.state.on_failure = service, None, lambda: None
     _add_health(app, service)
     _add_classification(app, service)
     problems.install(app, service.metrics)
@@ -60,13 +61,13 @@ def create_app(
     return app
 
 
-async def _start(app: FastAPI, on_failure: Callable[[], None]) -> None:
+async def _start(app: FastAPI) -> None:
     try:
         await run_in_threadpool(app.state.service.start)
     except Exception as error:
         _log.error("the service could not be started: %s", error)
         app.state.failure = error
-        on_failure()
+        app.state.on_failure()
 
 
 def _add_health(app: FastAPI, service: Service) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -55,14 +56,24 @@ def run(app: FastAPI, address: Address, *, say: Callable[[str], None] = lambda t
         log_level="info" if address.access_log else "warning", limit_concurrency=address.connections,
         timeout_graceful_shutdown=int(service.settings.limits.seconds) + _GRACE, server_header=False,
     )  # fmt: skip
-    # uvicorn raises the signal again when it has stopped; an orderly stop is no failure.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    with _listen(address) as listener:
+    server = _DrainingServer(config, service)
+    app.state.on_failure = server.stop
+    with _listen(address) as listener, _orderly_signals():
         say(f"listening on http://{address.host}:{listener.getsockname()[1]}")
-        _DrainingServer(config, service).run(sockets=[listener])
+        server.run(sockets=[listener])
     if app.state.failure is not None:
         raise app.state.failure
+
+
+@contextmanager
+def _orderly_signals() -> Iterator[None]:
+    """Ignore the signal that uvicorn raises again when it has stopped; an orderly stop is no failure."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _DrainingServer(uvicorn.Server):
@@ -71,6 +82,10 @@ class _DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+
+    def stop(self) -> None:
+        """Stop as soon as the requests are answered."""
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGTERM and SIGINT."""

@@ -1,0 +1,43 @@
+"""The contract: the OpenAPI document is the stored one, and the server keeps it under generated requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from serve.live import HeldService, running, settings
+
+from poise.serve.ceilings import Limits
+from poise.serve.http_app import create_app
+
+STORED = Path(__file__).parent / "openapi.json"
+OPERATIONS = ("batch", "classify", "live", "metrics", "models", "ready", "zero_shot_image_classification")
+
+
+def test_the_document_is_the_stored_one() -> None:
+    document = create_app(settings()).openapi()
+    del document["info"]["version"]
+    if os.environ.get("POISE_UPDATE_SNAPSHOTS"):
+        STORED.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", "utf-8")
+    assert json.loads(STORED.read_text("utf-8")) == document, "set POISE_UPDATE_SNAPSHOTS=1 if the change is wanted"
+    found = [row["operationId"] for path in document["paths"].values() for row in path.values()]
+    assert tuple(sorted(found)) == OPERATIONS
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.slow)])
+def test_generated_requests_find_no_defect(count: int, tmp_path: Path) -> None:
+    """schemathesis: no 5xx, only documented statuses and bodies, and what violates the schema is refused."""
+    pytest.importorskip("schemathesis", reason="install the 'test' extra")
+    with running(HeldService(settings(limits=Limits(views=8, labels=20)))) as live:
+        command = [
+            sys.executable, "-m", "schemathesis.cli", "run", f"{live.url}/openapi.json", "--max-examples", str(count),
+            # A valid request may contain a text that is no image, which is refused.
+            "--exclude-checks", "positive_data_acceptance", "--seed", "1", "--no-color", "--suppress-health-check", "all",
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200)
+        assert live.get("/ready").status_code == 200
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
