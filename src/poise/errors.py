@@ -196,6 +196,18 @@ class ServiceUnavailableError(PoiseError, ConnectionError):
     code = "unavailable"
 
 
+class RemoteError(PoiseError, RuntimeError):
+    """An error that a server reports; ``status`` is the HTTP status, ``request_id`` finds it in the server's log."""
+
+    code = "remote_error"
+
+    def __init__(
+        self, message: str, *, hint: str = "", code: str | None = None, status: int = 0, request_id: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.status, self.request_id = status, request_id
+
+
 class RunInterruptedError(Exception):
     """A run was stopped by a signal. All finished chunks are on disk."""
 

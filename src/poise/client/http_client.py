@@ -1,0 +1,211 @@
+"""Clients of `poise serve` over HTTP, with and without ``await``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+from poise.client.replies import RemoteModel, Reply, read_batch, read_error, read_models, read_reply
+from poise.errors import MissingDependencyError, RemoteError
+
+if TYPE_CHECKING:
+    import httpx2 as httpx
+
+Image = bytes | str | PathLike[str]  # an encoded image, or the path of its file
+
+_BUSY = (429, 503)  # statuses after which a request is sent again; the others would not change
+_LONGEST_WAIT = 30.0  # seconds
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of a request; the server's defaults apply to those that are left out."""
+
+    labels: Sequence[str]
+    methods: Sequence[str]
+    template: str
+    views: int
+    seed: int
+    details: bool
+    coverage: float
+    max_error: float
+    deadline: float
+    uncalibrated: bool
+
+
+class _Calls:
+    """What both clients share: requests, responses, and when to send a request again."""
+
+    def __init__(self, url: str, *, token: str = "", timeout: float = 120.0, retries: int = 3) -> None:
+        self._retries = retries
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session: dict[str, Any] = {"base_url": url.rstrip("/"), "headers": headers, "timeout": timeout}
+
+    @staticmethod
+    def _classify(image: Image, options: RequestOptions) -> dict[str, Any]:
+        return {"url": "/v1/classify", "data": _form(options), "files": [("image", _file(image))]}
+
+    @staticmethod
+    def _batch(images: Sequence[Image], options: RequestOptions) -> dict[str, Any]:
+        return {"url": "/v1/batch", "data": _form(options), "files": [("images", _file(image)) for image in images]}
+
+    def _waits(self) -> Iterator[bool]:
+        """Yield for each try whether another one may follow it."""
+        return iter([True] * self._retries + [False])
+
+
+class Client(_Calls):
+    """Classifies images on a server.
+
+    Args:
+        url: of the server, such as "http://127.0.0.1:8000".
+        token: that the server asks for, if it does.
+        timeout: seconds to wait for the server.
+        retries: how often a request is sent again if the server is busy or starting; a request has no side effects, so
+            that a second one does no harm.
+    """
+
+    def __init__(self, url: str, *, token: str = "", timeout: float = 120.0, retries: int = 3) -> None:
+        super().__init__(url, token=token, timeout=timeout, retries=retries)
+        self._http = _library().Client(**self._session)
+
+    def classify(self, image: Image, **options: Unpack[RequestOptions]) -> Reply:
+        """Classify one image.
+
+        Args:
+            image: an encoded image, or the path of its file.
+            options: labels, methods, template, views, seed, details, coverage, max_error, deadline, uncalibrated.
+
+        Raises:
+            RemoteError: The server refused the request or could not answer it; ``code`` says why.
+        """
+        return read_reply(self._send("POST", **self._classify(image, options)))
+
+    def batch(self, images: Sequence[Image], **options: Unpack[RequestOptions]) -> list[Reply | RemoteError]:
+        """Classify several images in one request; an image without an answer gives an error in its place."""
+        return read_batch(self._send("POST", **self._batch(images, options)))
+
+    def models(self) -> list[RemoteModel]:
+        """Return the server's models."""
+        return read_models(self._send("GET", url="/v1/models"))
+
+    def ready(self) -> bool:
+        """Return whether the server accepts images."""
+        return bool(self._http.get("/ready").status_code == 200)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _send(self, method: str, **request: Any) -> dict[str, Any]:
+        for again in self._waits():
+            response = self._http.request(method, **request)
+            if response.status_code not in _BUSY or not again:
+                break
+            time.sleep(_pause(response))
+        return _body(response)
+
+
+class AsyncClient(_Calls):
+    """Classifies images on a server, with ``await``; see `Client` for the arguments.
+
+    Example:
+        ```python
+        async with AsyncClient("http://127.0.0.1:8000") as client:
+            replies = await asyncio.gather(*(client.classify(path, labels=labels) for path in paths))
+        ```
+    """
+
+    def __init__(self, url: str, *, token: str = "", timeout: float = 120.0, retries: int = 3) -> None:
+        super().__init__(url, token=token, timeout=timeout, retries=retries)
+        self._http = _library().AsyncClient(**self._session)
+
+    async def classify(self, image: Image, **options: Unpack[RequestOptions]) -> Reply:
+        """Classify one image; see `Client.classify`."""
+        return read_reply(await self._send("POST", **self._classify(image, options)))
+
+    async def batch(self, images: Sequence[Image], **options: Unpack[RequestOptions]) -> list[Reply | RemoteError]:
+        """Classify several images in one request; see `Client.batch`."""
+        return read_batch(await self._send("POST", **self._batch(images, options)))
+
+    async def models(self) -> list[RemoteModel]:
+        """Return the server's models."""
+        return read_models(await self._send("GET", url="/v1/models"))
+
+    async def ready(self) -> bool:
+        """Return whether the server accepts images."""
+        return bool((await self._http.get("/ready")).status_code == 200)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def _send(self, method: str, **request: Any) -> dict[str, Any]:
+        for again in self._waits():
+            response = await self._http.request(method, **request)
+            if response.status_code not in _BUSY or not again:
+                break
+            await asyncio.sleep(_pause(response))
+        return _body(response)
+
+
+def _library() -> Any:
+    try:
+        import httpx2
+    except ImportError:
+        raise MissingDependencyError.of("The client", "httpx2", "client") from None
+    return httpx2
+
+
+def _file(image: Image) -> tuple[str, bytes]:
+    # The file's name stays here: the server has no use for it.
+    return "image", image if isinstance(image, bytes) else Path(image).read_bytes()
+
+
+def _form(options: RequestOptions) -> dict[str, Any]:
+    """Return the fields of a form: lists are repeated fields, and numbers are written as in JSON."""
+    return {name: _field(value) for name, value in options.items() if value is not None}
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+
+def _pause(response: httpx.Response) -> float:
+    """Return the seconds that the server asks to wait, within bounds."""
+    try:
+        seconds = float(response.headers.get("Retry-After", 1))
+    except ValueError:
+        seconds = 1.0
+    return min(max(seconds, 0.1), _LONGEST_WAIT)
+
+
+def _body(response: httpx.Response) -> dict[str, Any]:
+    try:
+        body = response.json()
+        if response.status_code == 200:
+            return dict(body)
+        error = body["error"]
+    except (ValueError, KeyError, TypeError):
+        raise RemoteError(
+            f"The answer of '{response.url}' (status {response.status_code}) is not one of `poise serve`.",
+            hint="Check the address.", status=response.status_code,
+        ) from None  # fmt: skip
+    raise read_error(error, response.status_code)

@@ -1,0 +1,124 @@
+"""What a server answers, as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from poise.errors import PoiseError, RemoteError
+
+
+@dataclass(frozen=True)
+class RemoteDecision:
+    """Whether an answer is confident enough to be used; see `poise.Decision`."""
+
+    action: Literal["answer", "abstain"]
+    threshold: float
+    guarantee: str
+
+
+@dataclass(frozen=True)
+class RemoteResult:
+    """One method's answer for one image; see `poise.Result` for the fields."""
+
+    label: str
+    confidence: float
+    probabilities: dict[str, float]
+    entropy: float
+    margin: float
+    fallback: bool
+    degenerate: bool
+    match: float
+    agreement: float | None
+    notes: tuple[str, ...]
+    raw_confidence: float | None
+    prediction_set: tuple[str, ...] | None
+    decision: RemoteDecision | None
+    details: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> RemoteResult:
+        """Read a result from JSON; fields that a newer server adds are left out."""
+        values = _known(cls, body)
+        decision, members = values["decision"], values["prediction_set"]
+        values |= {
+            "notes": tuple(values["notes"]), "prediction_set": None if members is None else tuple(members),
+            "decision": None if decision is None else RemoteDecision(**_known(RemoteDecision, decision)),
+        }  # fmt: skip
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answers for one image.
+
+    Attributes:
+        results: the answers by method.
+        request_id: of the request, for the server's log.
+        model: the server's model.
+        calibrated: whether the probabilities are calibrated.
+        views: views per image.
+        seed: of the views.
+    """
+
+    results: dict[str, RemoteResult]
+    request_id: str
+    model: str
+    calibrated: bool
+    views: int
+    seed: int
+
+    @property
+    def result(self) -> RemoteResult:
+        """The answer of the only method; raises an error if there are several."""
+        if len(self.results) != 1:
+            raise PoiseError(f"There are results of {', '.join(self.results)}.", hint="Use results[METHOD].")
+        return next(iter(self.results.values()))
+
+
+@dataclass(frozen=True)
+class RemoteModel:
+    """The model of a server, its defaults and its limits."""
+
+    name: str
+    fingerprint: str
+    device: str
+    dtype: str
+    labels: tuple[str, ...]
+    methods: tuple[str, ...]
+    views: int
+    calibrated: bool
+    limits: dict[str, float]
+
+
+def read_reply(body: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> Reply:
+    """Read the answers for one image from the JSON of a response; those of a batch are given as ``results``."""
+    values = {name: body[name] for name in ("request_id", "model", "calibrated", "views", "seed")}
+    found = body["results"] if results is None else results
+    return Reply({name: RemoteResult.of(result) for name, result in found.items()}, **values)
+
+
+def read_batch(body: Mapping[str, Any]) -> list[Reply | RemoteError]:
+    """Read the answers and errors of a batch."""
+    items = body["items"]
+    return [read_error(item["error"]) if item["error"] else read_reply(body, item["results"]) for item in items]
+
+
+def read_models(body: Mapping[str, Any]) -> list[RemoteModel]:
+    """Read a server's models."""
+    rows = [_known(RemoteModel, row) for row in body["models"]]
+    names = ("labels", "methods")
+    return [RemoteModel(**{**row, **{name: tuple(row[name]) for name in names}}) for row in rows]
+
+
+def read_error(error: Mapping[str, Any], status: int = 200) -> RemoteError:
+    """Read an error."""
+    return RemoteError(
+        str(error["message"]), hint=str(error["hint"]), code=str(error["code"]), status=status,
+        request_id=str(error["request_id"]),
+    )  # fmt: skip
+
+
+def _known(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    return {row.name: body[row.name] for row in fields(kind)}

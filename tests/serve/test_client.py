@@ -1,0 +1,144 @@
+"""The clients against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve.live import LABELS, HeldService, Live, png, running, settings
+
+from poise.calibration import Calibration
+from poise.client import AsyncClient, Client, Reply, http_client
+from poise.errors import PoiseError, RemoteError
+from poise.inference.classifier import Classifier
+from poise.serve.service import Service
+from poise.serve.settings import ServiceSettings
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with running(HeldService(settings(dtype="float64", token="secret"))) as server:
+        yield server
+
+
+def test_answers_equal_those_of_the_classifier(live: Live, tmp_path: Path) -> None:
+    image, methods = png(0), ["zero-shot", "kld+cats"]
+    file = tmp_path / "image.png"
+    file.write_bytes(image)
+    expected = Classifier(LABELS, live.service.encoder, methods, views=4, seed=3)(image, details=True)
+    with Client(live.url, token="secret") as client:
+        assert client.ready()
+        for source in (image, file, str(file)):
+            reply = client.classify(source, labels=LABELS, methods=methods, views=4, seed=3, details=True)
+            assert (reply.model, reply.calibrated, reply.views, reply.seed) == ("tiny", False, 4, 3)
+            for name, result in expected.items():
+                served = reply.results[name]
+                assert served.probabilities == pytest.approx(result.probabilities, abs=1e-9)
+                assert (served.label, served.notes) == (result.label, result.notes)
+                assert result.details
+                assert served.details
+                assert served.details["selected_views"] == list(result.details.selected_views)
+        with pytest.raises(PoiseError, match="results of zero-shot, kld"):
+            reply.result  # noqa: B018
+        (model,) = client.models()
+        assert (model.name, model.views, model.limits["labels"]) == ("tiny", 4, 1000)
+
+
+def test_a_batch_has_an_error_in_the_place_of_a_bad_image(live: Live) -> None:
+    with Client(live.url, token="secret") as client:
+        replies = client.batch([png(0), b"no image", png(1)], labels=LABELS)
+        alone = client.classify(png(1), labels=LABELS).result
+    first, bad, last = replies
+    assert isinstance(bad, RemoteError)
+    assert bad.code == "unreadable_image"
+    assert isinstance(first, Reply)
+    assert isinstance(last, Reply)
+    assert last.result.probabilities == pytest.approx(alone.probabilities, abs=1e-9)
+
+
+def test_many_requests_at_once(live: Live) -> None:
+    async def ask() -> list[Reply]:
+        async with AsyncClient(live.url, token="secret") as client:
+            assert await client.ready()
+            assert len(await client.models()) == 1
+            batch = await client.batch([png(0)], labels=LABELS)
+            assert isinstance(batch[0], Reply)
+            return await asyncio.gather(*(client.classify(png(seed), labels=LABELS) for seed in range(6)))
+
+    replies = asyncio.run(ask())
+    classify = Classifier(LABELS, live.service.encoder, views=4)
+    for seed, reply in enumerate(replies):
+        assert reply.result.probabilities == pytest.approx(classify(png(seed)).probabilities, abs=1e-9)
+
+
+def test_errors_carry_the_servers_words(live: Live) -> None:
+    with Client(live.url, token="wrong") as client, pytest.raises(RemoteError) as refused:
+        client.classify(png(0), labels=LABELS)
+    assert (refused.value.code, refused.value.status) == ("unauthorized", 401)
+    with Client(live.url, token="secret") as client, pytest.raises(RemoteError, match="'cat'") as repeated:
+        client.classify(png(0), labels=["cat", "cat"])
+    assert repeated.value.code == "bad_labels"
+    assert repeated.value.request_id
+
+
+def test_calibrated_answers(tmp_path: Path) -> None:
+    images = [png(seed) for seed in range(20)]
+    classify = Classifier(["cat", "dog"], "tiny", "zero-shot", device="cpu", views=4)
+    calibration: Calibration = classify.calibrate(images, ["cat", "dog"] * 10, coverage=[0.8])
+    chosen = ServiceSettings.of_calibration(calibration, device="cpu", coverage=0.8)
+    expected = Classifier(
+        ["cat", "dog"], "tiny", "zero-shot", device="cpu", views=4, calibration=calibration, coverage=0.8
+    )
+    with running(Service(chosen)) as server, Client(server.url) as client:
+        reply = client.classify(png(99))
+    assert reply.calibrated
+    assert reply.result.prediction_set == expected(png(99)).prediction_set
+
+
+class _Busy(BaseHTTPRequestHandler):
+    """Answers 429 a few times, then as a stranger."""
+
+    left = 0
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        busy = type(self).left > 0
+        type(self).left -= 1
+        self.send_response(429 if busy else 200)
+        self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("busy", "asked"), [(2, 3), (9, 4)])
+def test_busy_servers_are_asked_again(busy: int, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _Busy.left, _Busy.asked = busy, 0
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Busy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    pauses: list[float] = []
+    monkeypatch.setattr(http_client.time, "sleep", pauses.append)
+    try:
+        with Client(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(RemoteError, match="not one of"):
+            client.classify(b"x")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (_Busy.asked, pauses) == (asked, [0.1] * (asked - 1))
+
+
+def test_the_client_needs_no_model() -> None:
+    script = "import poise.client, sys; print(sorted({'torch', 'fastapi', 'numpy', 'pydantic'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
