@@ -7,7 +7,7 @@ check:
 
 docs: # the site, in build/docs; needs no network
 	PYTHONPATH=src $(PYTHON) docs/facts.py
-	$(PYTHON) -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	$(PYTHON) -m sphinx -q -E -W --keep-going -d build/doctrees docs build/docs
 
 format:
 	$(PYTHON) -m ruff format src tests benchmarks tools docs

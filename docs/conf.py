@@ -33,6 +33,7 @@ myst_fence_as_directive = ["mermaid"]
 mermaid_version = "11.12.1"  # the reader's browser fetches it for the one diagram; without a network the text is shown
 
 default_role = "py:obj"
+python_maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

@@ -137,7 +137,7 @@ def method_facts(name: str) -> str:
     """The table at the head of a method's page."""
     method = methods.get(name)
     rows = {
-        "name": f"`{name}`, in the group `{method.about.group}`",
+        "method": f"`{name}`, in the group `{method.about.group}`",
         "in short": method.about.description,
         "source": method.about.citation,
         "needs": needs(method),
@@ -152,7 +152,8 @@ def method_facts(name: str) -> str:
         rows["measured here, `pocket`, accuracy / ECE"] = (
             f"{accuracy()[name]} / {calibration_error()[name]}, ECE minus zero-shot {gap} ([five datasets](../{OWN}))"
         )
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {_escaped(value)} |" for key, value in rows.items())])
+    first, *others = [f"| {key} | {_escaped(value)} |" for key, value in rows.items()]
+    return "\n".join([first, "|---|---|", *others])
 
 
 def _escaped(text: str) -> str:
@@ -167,7 +168,8 @@ def which_method() -> str:
         method = methods.get(name)
         row, base = differences[name], name.partition(" | ")[0]
         link = f"[{_escaped(name)}](methods/{page_of(base)})"
-        cells = [link, accuracy()[name], calibration_error()[name], row[ECE_DIFFERENCE], row["time"], needs(method)]
+        needed = ", ".join(method.needs) or ("views" if method.reads_views else "plain view")
+        cells = [link, accuracy()[name], calibration_error()[name], row[ECE_DIFFERENCE], row["time"], needed]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

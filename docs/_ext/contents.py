@@ -8,6 +8,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+from poise import methods
+
 DOCS = Path(__file__).parents[1]
 PROJECT = {  # files outside of docs/ that are pages of the site, by their name in docs/project
     "contributing": "CONTRIBUTING.md",
@@ -16,34 +18,45 @@ PROJECT = {  # files outside of docs/ that are pages of the site, by their name 
     "model_card": "src/poise/backbones/weights/pocket/MODEL_CARD.md",
     "golden_numbers": "tests/golden/README.md",
 }
-SECTIONS = {  # caption -> pages and patterns, in order; pages that do not exist are left out
-    "Start": ["first_image", "probability", "which_method", "glossary"],
-    "Guides": ["guides/index", "guides/*", "calibration", "unknown", "batch", "demo", "serving", "export", "cluster"],
-    "Methods": ["methods/index", "methods/*", "peers", "streams", "frameworks", "choices"],
-    "Research": ["reproduce", "results", "step", "metrics", "speed", "pocket", "models"],
-    "Reference": ["api/index", "api/*", "gallery/index"],
-    "Project": ["architecture", "promises", "project/*"],
+PROJECT_PAGES = {f"project/{name}": path for name, path in PROJECT.items()}
+_METHODS = [f"methods/{name.replace('+', '-')}" for name in methods.every_name()]
+SECTIONS = {  # the site's sections: title -> first page, and the pages below it; what does not exist is left out
+    "Start": ("first_image", ["probability", "which_method", "glossary"]),
+    "Guides": (
+        "guides/index",
+        ["guides/*", "calibration", "unknown", "batch", "demo", "serving", "client", "export", "cluster"],
+    ),
+    "Methods": ("methods/index", [*_METHODS, "peers", "streams", "frameworks", "choices"]),
+    "Results": ("results", ["reproduce", "metrics", "step", "speed", "pocket", "project/model_card", "models"]),
+    "Reference": ("api/index", ["api/poise", "api/*", "gallery/index"]),
+    "Project": ("architecture", ["promises", "*", "project/*"]),  # and whatever no other section has
 }
+TITLES = {"project/model_card": "Model card of pocket", "step": "Steps of other sizes"}  # in the table of contents
+MADE = {"gallery/index", *(f"project/{name}" for name in PROJECT)}  # written while the site is built
 
 
-def section_pages(patterns: list[str], docs: Path = DOCS) -> list[str]:
-    """Return the pages of one section, each once, in the order of the patterns."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        if pattern == "gallery/index":  # written while the site is built
-            found[pattern] = None
-        for path in sorted(docs.glob(f"{pattern}.md")):
-            found[path.relative_to(docs).with_suffix("").as_posix()] = None
-    return list(found)
+def pages_below() -> dict[str, list[str]]:
+    """Return the pages below the first page of each section, each page once."""
+    taken = {"index", *(first for first, _ in SECTIONS.values())}
+    named = {page for _, patterns in SECTIONS.values() for page in patterns if "*" not in page}
+    below: dict[str, list[str]] = {}
+    for first, patterns in SECTIONS.values():
+        found = [page for pattern in patterns for page in _matching(pattern, named) if page not in taken]
+        below[first] = list(dict.fromkeys(found))
+        taken.update(found)
+    return below
 
 
-def toctrees() -> str:
-    """Return the hidden tables of contents of the start page."""
-    blocks = []
-    for caption, patterns in SECTIONS.items():
-        pages = "\n".join(f"/{page}" for page in section_pages(patterns))
-        blocks.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n")
-    return "\n".join(blocks)
+def _matching(pattern: str, named: set[str]) -> list[str]:
+    if pattern in MADE:
+        return [pattern] if pattern not in PROJECT_PAGES or (DOCS.parent / PROJECT_PAGES[pattern]).is_file() else []
+    written = [path.relative_to(DOCS).with_suffix("").as_posix() for path in sorted(DOCS.glob(f"{pattern}.md"))]
+    return [page for page in written if page == pattern or page not in named]
+
+
+def toctree(pages: list[str]) -> str:
+    """Return a hidden table of contents."""
+    return "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
 
 
 def project_page(path: str) -> str:
@@ -84,7 +97,9 @@ def site_links(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"]({up}../{path}", f"]({up}project/{name}.md")
     source[0] = source[0].replace(f"]({up}../docs/", f"]({up}")
     if page == "index":
-        source[0] += "\n" + toctrees()
+        source[0] += toctree([f"{title} </{first}>" for title, (first, _) in SECTIONS.items()])
+    if below := pages_below().get(page):
+        source[0] += toctree([f"{TITLES[name]} </{name}>" if name in TITLES else f"/{name}" for name in below])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

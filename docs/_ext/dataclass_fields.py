@@ -16,6 +16,8 @@ def add_fields(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines:
     """Append a list of the fields to the docstring of a dataclass."""
     if what not in ("class", "exception") or not dataclasses.is_dataclass(obj):
         return
+    if any(line.strip() in ("Attributes:", "Args:") for line in lines):  # described there
+        return
     found = []
     own = vars(obj).get("__annotations__", {})
     for line in inspect.getsource(obj).splitlines():
