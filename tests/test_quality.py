@@ -16,9 +16,10 @@ import pytest
 import poise
 
 ROOT = Path(__file__).parents[1]
+CODE = ("src", "tests", "benchmarks", "tools", "docs")
 CHECKS = {
-    "lint": ["ruff", "check", "src", "tests", "benchmarks", "tools"],
-    "format": ["ruff", "format", "--check", "src", "tests", "benchmarks", "tools"],
+    "lint": ["ruff", "check", *CODE],
+    "format": ["ruff", "format", "--check", *CODE],
     "types": ["mypy"],
 }
 

@@ -35,12 +35,12 @@ class Bins:
 
     @property
     def expected_gap(self) -> float:
-        """Mean of |gap| over images."""
+        """Mean absolute gap over images."""
         return float((np.abs(self.gap) * self.count).sum() / self.count.sum())
 
     @property
     def largest_gap(self) -> float:
-        """Largest |gap| of a bin that is not empty."""
+        """Largest absolute gap of a bin that is not empty."""
         return float(np.abs(self.gap).max())
 
 

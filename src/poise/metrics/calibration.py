@@ -13,7 +13,7 @@ from poise.metrics.sample import Bools, Floats, Ints, Weighted, checked_count, c
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
-    """Expected calibration error: Σ_b n_b / N · |acc_b - conf_b| over equal-width bins.
+    """Expected calibration error: ``Σ_b n_b / N · |acc_b - conf_b|`` over equal-width bins.
 
     Args:
         confidence: probability of the predicted class [N].
@@ -32,7 +32,7 @@ def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> f
 
 
 def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
-    """Maximum calibration error: the largest |acc_b - conf_b| over equal-width bins that are not empty."""
+    """Maximum calibration error: the largest ``|acc_b - conf_b|`` over equal-width bins that are not empty."""
     return equal_width(confidence, correct, bins).largest_gap
 
 

@@ -1,7 +1,7 @@
 """Conformance checks for custom objectives, rules, post-hoc steps, backbones and memories.
 
 Each check is a function that takes the object to test and raises AssertionError with the violated rule, so that each
-can be a separate test:
+can be a separate test::
 
     @pytest.mark.parametrize("check", poise.testing.BACKBONE_CHECKS)
     def test_my_backbone(my_encoder, check):

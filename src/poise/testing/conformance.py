@@ -42,7 +42,8 @@ def parametrize_checks(
         checks: `OBJECTIVE_CHECKS`, `BACKBONE_CHECKS` or `MEMORY_CHECKS`.
         subjects: For each name, a function that creates the object to test; it is called in the test.
 
-    Example:
+    Example::
+
         @parametrize_checks(OBJECTIVE_CHECKS, {"entropy": Entropy})
         def test_objectives_conform(make, check):
             check(make())

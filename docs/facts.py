@@ -1,0 +1,213 @@
+"""Facts of the pages that are read off the registries and the tables of results: `python docs/facts.py` writes them.
+
+A page has them between `<!-- facts: NAME -->` and `<!-- end -->`, so that it is complete on a Git host too. A test
+fails where a page is out of date; `make docs` writes them first.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from poise import methods
+from poise.methods.method import parameters
+from poise.posthoc import posthoc
+from poise.report import published
+from poise.rules import Gives, rules
+
+DOCS = Path(__file__).parent
+SECTION = re.compile(r"(<!-- facts: (?P<name>[^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+OWN = "results.md#methods-of-other-papers"
+DIFFERENCES, ECE_DIFFERENCE = "accuracy \N{MINUS SIGN} zero-shot", "ECE \N{MINUS SIGN} zero-shot"
+
+
+def page_of(method: str) -> str:
+    """The file of a method's page, below docs/methods."""
+    return method.replace("+", "-") + ".md"
+
+
+@cache
+def table(page: str, heading: str) -> dict[str, dict[str, str]]:
+    """The rows of the first table of ``page`` whose header contains ``heading``: first cell -> column -> cell."""
+    lines = iter((DOCS / page).read_text(encoding="utf-8").splitlines())
+    header = next(_cells(line) for line in lines if line.startswith("|") and heading in line)
+    next(lines)
+    found: dict[str, dict[str, str]] = {}
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        first, *rest = _cells(line)
+        found.setdefault(first.strip("*`"), dict(zip(header[1:], rest, strict=True)))
+    return found
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+
+
+def _means(first: str) -> dict[str, str]:
+    """Method -> mean over five datasets, of the table of results that follows the sentence ``first``."""
+    text = (DOCS / "results.md").read_text(encoding="utf-8").partition(first)[2]
+    rows = [_cells(line) for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines()]
+    column = rows[0].index("mean")
+    return {row[0]: row[column].partition(" ±")[0] for row in rows[2:]}
+
+
+def accuracy() -> dict[str, str]:
+    """Method -> mean accuracy."""
+    return _means("Accuracy in percent; ±")
+
+
+def calibration_error() -> dict[str, str]:
+    """Method -> mean ECE."""
+    return _means("ECE in percent, with the")
+
+
+def needs(method: methods.Method) -> str:
+    """What a method needs, in words."""
+    words = {"gradient": "a gradient through the text tower", "stream": "images in a fixed order, one worker",
+             "labels": "a few labelled images per class"}  # fmt: skip
+    listed = [words[need] for need in method.needs]
+    return ", ".join(listed) or "nothing more than the " + ("views" if "all views" in method.cost else "plain view")
+
+
+def options(method: methods.Method) -> str:
+    """The names of a method's options with their defaults."""
+    values: dict[str, object] = {}
+    if method.rule:
+        rule, shared = method.make_rule(), method.shared_with_rule()
+        names = [name for name in parameters(rules.get(method.rule)) if name not in shared]
+        values |= {name: getattr(rule, name) for name in names}
+        values |= {name: value for name, value in shared.items() if name != "target"}
+        values |= {"selection": method.selection} if "target" in shared else {}
+    elif method.tunes:
+        values |= {"weight": method.terms[1].weight} if len(method.terms) == 2 else {}
+        for term in method.terms:
+            values |= {f"{term.objective}.{name}": value for name, value in term.options.items()}
+        values |= {
+            name: getattr(method, name) for name in ("selection", "include_plain", "steps", "lr", "weight_decay")
+        }
+        if method.cats:
+            values |= {name: getattr(method, name) for name in ("t_min", "t_max", "detach_temperature")}
+    return ", ".join(f"`{name}` {_shown(value)}" for name, value in values.items()) or "none"
+
+
+def _shown(value: object) -> str:
+    return {"": "(required)", "None": "none"}.get(str(value), str(value).lower())
+
+
+def steps_after(method: methods.Method) -> str:
+    """The post-hoc steps that may follow a method."""
+    gives = method.make_rule().gives if method.rule else Gives.ALL_VIEWS
+    if gives is Gives.PROBABILITIES:
+        return "none, because it gives probabilities"
+    allowed = [name for name in posthoc if gives is Gives.ALL_VIEWS or not posthoc.get(name)().reads_views]
+    return ", ".join(f"`{name}`" for name in allowed)
+
+
+def published_numbers(method: str) -> str:
+    """Accuracy / ECE in print, with the sources."""
+    found = []
+    for name in ("table1", "table5"):
+        rows = {row.metric: row for row in published.ROWS if (row.table, row.method) == (name, method)}
+        if rows:
+            number = name.removeprefix("table")
+            pair = " / ".join(f"{rows[metric].average:.2f}" for metric in ("accuracy", "ece"))
+            found += [f"{pair} (Choi et al., Table {number}, ten datasets)"] * (pair not in " ".join(found))
+    for first, row in _published_peers():
+        if first == method:
+            found.append(f"{row[0]} (11 datasets; {row[2]})" if "datasets" not in row[0] else f"{row[0]} ({row[2]})")
+    if not found and (row := table("results.md", DIFFERENCES).get(method)):
+        found = [row[column].rstrip(" ᵃᵇᶜᵈ") for column in ("CLIP, re-run", "CLIP, other") if row[column]]
+        found[-1:] = [f"{last} ([sources](../{OWN}))" for last in found[-1:]]
+    return "; ".join(found) or "none found in print"
+
+
+@cache
+def _published_peers() -> list[tuple[str, list[str]]]:
+    text = (DOCS / "peers.md").read_text(encoding="utf-8").partition("| | 11 datasets |")[2]
+    lines = text.partition("\n\n")[0].splitlines()[2:]
+    return [(cells[0], cells[1:]) for cells in map(_cells, lines)]
+
+
+def method_facts(name: str) -> str:
+    """The table at the head of a method's page."""
+    method = methods.get(name)
+    rows = {
+        "method": f"`{name}`, in the group `{method.about.group}`",
+        "in short": method.about.description,
+        "source": method.about.citation,
+        "needs": needs(method),
+        "cost per image": method.cost,
+        "defaults": f"`{method.describe()}`",
+        "options": options(method),
+        "post-hoc steps that may follow": steps_after(method),
+        "published, CLIP ViT-B/16, accuracy / ECE": published_numbers(name),
+    }
+    if name in accuracy():
+        gap = table("results.md", DIFFERENCES)[name][ECE_DIFFERENCE] or "0"
+        rows["measured here, `pocket`, accuracy / ECE"] = (
+            f"{accuracy()[name]} / {calibration_error()[name]}, ECE minus zero-shot {gap} ([five datasets](../{OWN}))"
+        )
+    first, *others = [f"| {key} | {_escaped(value)} |" for key, value in rows.items()]
+    return "\n".join([first, "|---|---|", *others])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def which_method() -> str:
+    """One table of all methods that were measured."""
+    differences = table("results.md", DIFFERENCES)
+    lines = ["| method | accuracy | ECE | ECE minus zero-shot | time | needs |", "|---|--:|--:|--:|--:|---|"]
+    for name in differences:
+        method = methods.get(name)
+        row, base = differences[name], name.partition(" | ")[0]
+        link = f"[{_escaped(name)}](methods/{page_of(base)})"
+        needed = ", ".join(method.needs) or ("views" if method.reads_views else "plain view")
+        cells = [link, accuracy()[name], calibration_error()[name], row[ECE_DIFFERENCE], row["time"], needed]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def method_list() -> str:
+    """The methods by group, with links."""
+    lines = []
+    for group, about in methods.GROUPS.items():
+        lines += [f"**`{group}`**: {about}", ""]
+        lines += [
+            f"- [{name}]({page_of(name)}): {methods.get(name).about.description}" for name in methods.names(group)
+        ]
+        lines.append("")
+    return "\n".join(lines).strip()
+
+
+MADE: dict[str, Callable[[], str]] = {"which method": which_method, "list of methods": method_list}
+
+
+def filled(text: str) -> str:
+    """Return a page's text with its facts as they are now."""
+
+    def made(match: re.Match[str]) -> str:
+        kind, _, name = match["name"].partition(" ")
+        content = method_facts(name) if kind == "method" else MADE[match["name"]]()
+        return f"{match[1]}{content}\n{match[3]}"
+
+    return SECTION.sub(made, text)
+
+
+def pages() -> list[Path]:
+    """The pages with facts."""
+    return [path for path in sorted(DOCS.rglob("*.md")) if "<!-- facts: " in path.read_text(encoding="utf-8")]
+
+
+if __name__ == "__main__":
+    for path in pages():
+        before = path.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"{path.relative_to(DOCS.parent)}\n")

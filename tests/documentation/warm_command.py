@@ -1,0 +1,83 @@
+"""The command `poise` for printed shell blocks: a client of a process that has imported everything, and forks.
+
+A new interpreter takes three seconds to import torch; a fork takes none, and a shell sees an ordinary command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    request = {{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}
+    socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+    sys.exit(int(server.recv(8) or 1))
+"""
+
+
+def write_client(folder: Path, address: Path) -> None:
+    """Write the executable `poise` into ``folder``."""
+    client = folder / "poise"
+    client.write_text(CLIENT.format(python=sys.executable, address=str(address)))
+    client.chmod(0o755)
+
+
+def serve(address: str) -> None:
+    """Answer each client in a fork of this process, until the process is terminated."""
+    import torch
+
+    from poise import Classifier
+    from poise.cli import main
+
+    torch.set_num_threads(1)
+    for model in ("tiny", "pocket"):  # what is imported late, by the first use
+        Classifier(["cat", "dog"], model=model, views=2, device="cpu").predict_proba([Image.new("RGB", (32, 32))])
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # finished children need no wait
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            client, _ = listening.accept()
+            if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                listening.close()
+                os._exit(_answer(client, main))
+            client.close()
+
+
+def _answer(client: socket.socket, main) -> int:
+    request, descriptors, _, _ = socket.recv_fds(client, 1 << 20, 3)
+    told, code = json.loads(request), 1
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(told["cwd"])
+    os.environ.clear()
+    os.environ.update(told["env"])
+    sys.argv = told["argv"]
+    try:
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    client.send(str(code).encode())
+    return code
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
