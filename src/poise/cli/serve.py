@@ -120,7 +120,7 @@ def serve(
         from poise.serve import ray_serve
 
         if demo:
-            raise InvalidOptionError("--demo does not work with --engine ray.", hint="Run `poise serve --demo` locally.")
+            raise InvalidOptionError("--demo does not work with --engine ray.", hint="Leave one of them out.")
         ray_serve.run(settings, address, ray_address, replicas, say=_say)
         return
     if ray_address or replicas != 1:
