@@ -1,0 +1,101 @@
+"""What users of a server do, for locust: most send good images, some send damaged ones, leave early or send too much.
+
+`benchmarks/overload.py` starts the server and runs this file. Counts by kind of user and status are written to the file
+that the variable POISE_LOAD_COUNTS names.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from inputs import jpegs, labels
+from locust import FastHttpUser, constant_throughput, events, task
+
+RATE = float(os.environ.get("POISE_LOAD_RATE", "1"))  # requests per second of each user
+OPTIONS: dict[str, Any] = {"labels": labels(10), **json.loads(os.environ.get("POISE_LOAD_OPTIONS", "{}"))}
+IMAGES = jpegs(32)
+SEEN: Counter[str] = Counter()
+_numbers = count()
+
+
+def body(image: bytes, **options: Any) -> bytes:
+    return json.dumps({"image": base64.b64encode(image).decode(), **OPTIONS, **options}).encode()
+
+
+BODIES = [body(image) for image in IMAGES]
+DAMAGED = body(IMAGES[0][: len(IMAGES[0]) // 2])
+TOO_MUCH = body(IMAGES[0], views=10_000)
+
+
+class Visitor(FastHttpUser):
+    """Sends an image every 1 / RATE seconds, whether or not the server keeps up."""
+
+    abstract = True
+    wait_time = constant_throughput(RATE)
+    network_timeout = 120.0
+    kind = "good"
+    expected = (200, 429, 503, 504)
+
+    def send(self, content: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        with self.client.post(
+            "/v1/classify", data=content, headers=headers, name=self.kind, catch_response=True
+        ) as answer:
+            SEEN[f"{self.kind} {answer.status_code}"] += 1
+            if answer.status_code in self.expected:
+                answer.success()
+            else:
+                answer.failure(f"status {answer.status_code}")
+
+
+class Good(Visitor):
+    weight = 8
+
+    @task
+    def classify(self) -> None:
+        self.send(BODIES[next(_numbers) % len(BODIES)])
+
+
+class Damaged(Visitor):
+    weight = 1
+    kind = "damaged"
+    expected = (422, 429, 503, 504)
+
+    @task
+    def classify(self) -> None:
+        self.send(DAMAGED)
+
+
+class TooMuch(Visitor):
+    weight = 1
+    kind = "too much"
+    expected = (422, 429, 503)
+
+    @task
+    def classify(self) -> None:
+        self.send(TOO_MUCH)
+
+
+class Impatient(Visitor):
+    """Leaves before the answer; locust counts that as status 0."""
+
+    weight = 1
+    kind = "impatient"
+    expected = (0, 200, 429, 503)
+    network_timeout = 0.3
+
+    @task
+    def classify(self) -> None:
+        self.send(BODIES[0])
+
+
+@events.quitting.add_listener
+def write_counts(**kwargs: Any) -> None:
+    if path := os.environ.get("POISE_LOAD_COUNTS"):
+        Path(path).write_text(json.dumps(dict(sorted(SEEN.items()))))
