@@ -2,7 +2,7 @@
 
 Parts: compute (the whole step, from views), text (the text tower, from features), methods (seven against one), peers
 (other papers' methods, against bare encoding), classes (time and memory by the number of labels), views (cut on the
-device against PIL), end (from JPEG bytes to probabilities).
+device against PIL), end (from JPEG bytes to probabilities), each (seconds per image of every method, as a table).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from bench import Bench, plan_of, split_views
+from each_method import each_method
 from end import end
 from fixtures import encoder_of, random_clip
 from inputs import jpegs, labels
@@ -33,7 +34,7 @@ from poise.tuning import Tuner
 from poise.views.batched import make_views_batched
 from poise.views.pil.crops import make_views
 
-PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end")
+PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end", "each")
 
 
 def compute(bench: Bench) -> None:
@@ -168,6 +169,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads (CUDA: processes) that read for poise")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the part each, of which the median is taken")
     parser.add_argument("--json", type=Path, help="file for the measurements")
     return parser.parse_args()
 
@@ -204,7 +206,7 @@ def main() -> int:
     print(
         f"{options.model} with {weights} weights, {where}, torch {torch.__version__}, {options.views} views", flush=True
     )
-    jobs = dict(zip(PARTS, (compute, text, several, peers, scaling, make, end), strict=True))
+    jobs = dict(zip(PARTS, (compute, text, several, peers, scaling, make, end, each_method), strict=True))
     for part in options.parts.split(","):
         jobs[part](bench)
     if options.json:
