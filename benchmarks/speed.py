@@ -2,7 +2,8 @@
 
 Parts: compute (the whole step, from views), text (the text tower, from features), methods (seven against one), peers
 (other papers' methods, against bare encoding), classes (time and memory by the number of labels), views (cut on the
-device against PIL), end (from JPEG bytes to probabilities), float8 (encoding and end in float8 against float16).
+device against PIL), end (from JPEG bytes to probabilities), each (seconds per image of every method, as a table),
+float8 (encoding and end in float8 against float16).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import torch
 from bench import Bench, plan_of, split_views
+from each_method import each_method
 from end import end
 from fixtures import encoder_of, random_clip
 from inputs import jpegs, labels
@@ -33,7 +35,7 @@ from poise.tuning import Tuner
 from poise.views.batched import make_views_batched
 from poise.views.pil.crops import make_views
 
-PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end", "float8")
+PARTS = ("compute", "text", "methods", "peers", "classes", "views", "end", "each", "float8")
 
 
 def compute(bench: Bench) -> None:
@@ -188,6 +190,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4, help="processes that cut views for the plain loop")
     parser.add_argument("--threads", type=int, default=8, help="threads (CUDA: processes) that read for poise")
     parser.add_argument("--memory", type=float, help="GiB of the GPU's memory that may be used")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the part each, of which the median is taken")
     parser.add_argument("--json", type=Path, help="file for the measurements")
     return parser.parse_args()
 
@@ -227,7 +230,8 @@ def main() -> int:
     print(
         f"{options.model} with {weights} weights, {where}, torch {torch.__version__}, {options.views} views", flush=True
     )
-    jobs = dict(zip(PARTS, (compute, text, several, peers, scaling, make, end, float8), strict=True))
+    works = (compute, text, several, peers, scaling, make, end, each_method, float8)
+    jobs = dict(zip(PARTS, works, strict=True))
     for part in options.parts.split(","):
         jobs[part](bench)
     if options.json:

@@ -132,3 +132,11 @@ def test_options_of_another_type_are_refused(options: dict[str, object]) -> None
         methods.get("tda", alpha="x")
     with pytest.raises(InvalidOptionError, match=r"lr is '0.3rms', and the rule 'tps' tunes no context"):
         methods.get("tps", lr="0.3rms")
+
+
+@pytest.mark.parametrize(
+    ("name", "passes", "tunes"), [("zero-shot", 1, False), ("tda", 1, False), ("mta", 64, False), ("tpt", 64, True)]
+)
+def test_cost_relative_to_zero_shot(name: str, passes: int, tunes: bool) -> None:
+    assert methods.get(name).image_passes(64) == passes
+    assert methods.get(name).tunes == tunes

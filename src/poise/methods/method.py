@@ -157,6 +157,10 @@ class Method:
         passes = f"{self.steps} backward and {self.steps} forward" if self.tunes else "no"
         return f"{views}; {passes} text passes"
 
+    def image_passes(self, views: int) -> int:
+        """Return how often an image with this many views passes through the image tower; zero-shot needs one pass."""
+        return views if self.reads_views else 1
+
     def check_views(self, views: int) -> None:
         """Refuse a number of views per image that is too small for the rule or for a post-hoc step."""
         parts: list[Rule | PostHoc] = [self.make_rule()] if self.rule else []

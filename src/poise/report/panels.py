@@ -41,7 +41,7 @@ def reliability(axes: Axes, below: Axes, bins: Bins) -> None:
     """Accuracy of each bin and its gap to the mean confidence, coloured by direction and faded by count."""
     filled = bins.count > 0
     width, middle, total = bins.upper - bins.lower, (bins.lower + bins.upper) / 2, bins.count.sum()
-    strength = 0.3 + 0.7 * np.sqrt(bins.count / bins.count.max())
+    strength = 0.4 + 0.6 * np.sqrt(bins.count / bins.count.max())
     lower = np.minimum(bins.accuracy, bins.confidence)
     over = bins.confidence > bins.accuracy
     parts = ((filled, MUTED, "", 0.0 * lower, lower), (filled & over, OVER, "////", lower, bins.confidence - lower),
@@ -93,7 +93,8 @@ def shares(axes: Axes, values: Mapping[str, float]) -> None:
     axes.barh(range(len(names)), [100 * values[name] for name in names], color=[look(name).colour for name in names],
               height=0.62)  # fmt: skip
     for at, name in enumerate(names):
-        axes.text(100 * values[name], at, f" {100 * values[name]:.1f}", va="center", fontsize=9)
+        text, place = f"{100 * values[name]:.1f}", (100 * values[name], at)
+        axes.annotate(text, place, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
     _method_axis(axes, names)
     axes.set_xlim(0, max(1.0, 118 * max(values.values())))
     axes.set_xlabel("p_aug and plain view differ (%)")
