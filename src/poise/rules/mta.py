@@ -100,6 +100,6 @@ def _settled(step: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
     done = torch.zeros_like(value[..., :1], dtype=torch.bool)
     for _ in range(_REPEATS):
         following = torch.where(done, value, step(value))
-        done = done | ((following - value).norm(dim=-1, keepdim=True) < _CHANGE)
+        done = (following - value).norm(dim=-1, keepdim=True) < _CHANGE  # a row that is done changes by 0
         value = following
     return value

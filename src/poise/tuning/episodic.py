@@ -14,6 +14,7 @@ from torch import Tensor
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
 from poise.methods import Method
+from poise.objectives.targets import view_entropy
 from poise.prompts import init_prompt
 from poise.prompts.conditional import Conditional
 from poise.tuning.answer import make_answer, stacked
@@ -42,7 +43,8 @@ class ContextProblem(Problem[Prompt, Features]):
     def outputs(self, features: Features) -> Outputs:
         """The outputs under other texts, with the views as they are."""
         images = self.untuned.image_features
-        return Outputs(images, features.texts, self.texts.logits(images, features.texts), self.untuned.logits)
+        logits = self.texts.logits(images, features.texts)
+        return Outputs(images, features.texts, logits, self.untuned.logits, self.untuned.ranking)
 
     def gradient(self, cotangent: Features, text_gradient: Prompt) -> Prompt:
         """The gradient of the text prompt."""
@@ -119,7 +121,9 @@ class EpisodicTuner(ABC):
         """The start of images' features [B, V, D], from an init [1 or B, ...] with text features [1 or B, C, D]."""
         images = inputs.to(self.texts.encoder.device)
         logits = self.texts.logits(images, texts)  # [B, V, C]
-        untuned, features = Outputs(images, texts.expand(len(images), -1, -1), logits, logits), Features(texts)
+        # The views' entropies are computed once, for all methods and steps.
+        untuned = Outputs(images, texts.expand(len(images), -1, -1), logits, logits, view_entropy(logits))
+        features = Features(texts)
 
         def problem(method: Method, objective: ObjectiveGradient | None) -> ContextProblem:
             return ContextProblem(method, objective, self.texts, untuned, init, init, features, scope)
