@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,16 @@ from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.serve.http_app import create_app
 from poise.serve.settings import ServiceSettings
 
-# gradio makes event loops that it does not close.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+@pytest.fixture(autouse=True)
+def loops(monkeypatch) -> Iterator[None]:
+    """Close the event loops that gradio makes and leaves open."""
+    made, make = [], asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: made.append(make()) or made[-1])
+    yield
+    asyncio.set_event_loop(None)
+    for loop in made:
+        loop.close()
 
 
 def app(**settings) -> FastAPI:

@@ -36,7 +36,8 @@ def test_generated_requests_find_no_defect(count: int, tmp_path: Path) -> None:
         command = [
             sys.executable, "-m", "schemathesis.cli", "run", f"{live.url}/openapi.json", "--max-examples", str(count),
             # A valid request may contain a text that is no image, which is refused.
-            "--exclude-checks", "positive_data_acceptance", "--seed", "1", "--no-color", "--suppress-health-check", "all",
+            "--exclude-checks", "positive_data_acceptance", "--seed", "1", "--no-color",
+            "--suppress-health-check", "all",
         ]  # fmt: skip
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200)
         assert live.get("/ready").status_code == 200

@@ -14,6 +14,7 @@ from poise.cli.shared_options import (
     BatchSize,
     Device,
     Dtype,
+    EngineName,
     Init,
     LabelsFile,
     LongLabel,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 
 Format = StrEnum("Format", ["table", "json", "jsonl", "csv"])
-EngineName = StrEnum("EngineName", ["local", "ray"])
 
 
 def classify(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from poise.cli.shared_options import (
     BatchSize,
     Device,
     Dtype,
+    EngineName,
     Init,
     LabelsFile,
     Model,
@@ -24,8 +24,6 @@ from poise.cli.shared_options import (
 )
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.serve.ceilings import Limits
-
-EngineKind = StrEnum("EngineKind", ["uvicorn", "ray"])
 
 
 def serve(
@@ -79,7 +77,11 @@ def serve(
     batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
     access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
     demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
-    engine: Annotated[EngineKind, typer.Option(help="What runs the server.")] = EngineKind.uvicorn,
+    engine: Annotated[EngineName, typer.Option(help="Where to run: here or on Ray Serve.")] = EngineName.local,
+    ray_address: Annotated[
+        str, typer.Option("--address", help="Ray address (auto or host:port); omit to start Ray locally.")
+    ] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="With --engine ray: processes with a model each.")] = 1,
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
     given = {name for name in ctx.params if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
@@ -114,12 +116,25 @@ def serve(
     else:
         settings = ServiceSettings.of_calibration(Calibration.load(calibration), **options)
     address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
+    if engine is EngineName.ray:
+        if demo:
+            raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")
+        from poise.serve import ray_serve
+
+        ray_serve.run(settings, address, ray_address, replicas, say=_say)
+        return
+    if ray_address or replicas != 1:
+        raise InvalidOptionError("--address and --replicas require --engine ray.", hint="Add it, or leave them out.")
     app = http_app.create_app(settings)
     if demo:
         from poise.demo import mount
 
         mount(app)
-    uvicorn_server.run(app, address, say=lambda text: typer.echo(f"poise: {text}", err=True))
+    uvicorn_server.run(app, address, say=_say)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"poise: {text}", err=True)
 
 
 def _token(file: Path | None) -> str:

@@ -11,6 +11,7 @@ import typer
 from poise.errors import InvalidLabelsError
 
 LongLabel = StrEnum("LongLabel", ["error", "truncate"])
+EngineName = StrEnum("EngineName", ["local", "ray"])
 
 LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
 Model = Annotated[str, typer.Option(help="Model (see `poise list models`).")]

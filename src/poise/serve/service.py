@@ -56,11 +56,13 @@ class Service:
         return self.status == "ready"
 
     def start(self) -> None:
-        """Load the model, start the queue, and check the answer for a test image.
+        """Load the model, start the queue, and check the answer for a test image; a second call does nothing.
 
         Raises:
             PoiseError: The settings are not valid, the model can't be loaded, or its answer is wrong.
         """
+        if self._batcher is not None:
+            return
         settings = self.settings
         plan(Job(labels=settings.labels or ("any",)), settings)  # before the model is loaded
         self.encoder = load_model(settings.model, device=settings.device, dtype=settings.dtype)
