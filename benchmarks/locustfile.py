@@ -1,6 +1,7 @@
 """What users of a server do, for locust: most send good images, some send damaged ones, leave early or send too much.
 
-`benchmarks/overload.py` starts the server and runs this file. Counts by kind of user and status are written to the file
+`benchmarks/overload.py` starts a server and runs this file; for a server that runs already, `locust -f
+benchmarks/locustfile.py --headless -u 32 -t 5m -H http://127.0.0.1:8000`, with the token in POISE_SERVE_TOKEN. Counts by kind of user and status are written to the file
 that the variable POISE_LOAD_COUNTS names.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 from inputs import jpegs, labels
 from locust import FastHttpUser, constant_throughput, events, task
 
+TOKEN = os.environ.get("POISE_SERVE_TOKEN", "")
 RATE = float(os.environ.get("POISE_LOAD_RATE", "1"))  # requests per second of each user
 OPTIONS: dict[str, Any] = {"labels": labels(10), **json.loads(os.environ.get("POISE_LOAD_OPTIONS", "{}"))}
 IMAGES = jpegs(32)
@@ -43,7 +45,7 @@ class Visitor(FastHttpUser):
     expected = (200, 429, 503, 504)
 
     def send(self, content: bytes) -> None:
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {TOKEN}"} if TOKEN else {})}
         with self.client.post(
             "/v1/classify", data=content, headers=headers, name=self.kind, catch_response=True
         ) as answer:

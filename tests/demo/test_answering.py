@@ -115,6 +115,12 @@ def test_wrong_files_and_options_are_explained(service, upload, tmp_path: Path) 
     assert "views" in alert_of(service, Question(upload, "cat, dog", views=1000))
 
 
+def test_a_defect_is_told_apart_from_a_mistake(service, upload, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(service, "submit", lambda image, job: 1 / 0)
+    assert "terminal" in alert_of(service, Question(upload, "cat, dog"))
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_a_page_that_is_closed_cancels_its_job(service, upload) -> None:
     steps = answer(service, Question(upload, "cat, dog", views=8))
     next(steps)

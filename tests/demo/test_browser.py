@@ -43,7 +43,8 @@ const behind = (node) => { for (; node; node = node.parentElement) {
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
 while (walker.nextNode()) {
   const node = walker.currentNode.parentElement, style = getComputedStyle(node);
-  if (!walker.currentNode.data.trim() || !node.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
+  if (!walker.currentNode.data.trim()) continue;
+  if (!node.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
   if (['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(node.tagName) || !node.getClientRects().length) continue;
   const [a, b] = [light(parse(style.color)), light(behind(node))].sort((x, y) => y - x);
   if ((a + .05) / (b + .05) < 4.5) found.push(`${walker.currentNode.data.trim().slice(0, 40)}: ${style.color}`);

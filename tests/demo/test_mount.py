@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+import poise
 from poise.demo import mount
+from poise.demo.calls import Call, in_curl
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.serve.http_app import create_app
 from poise.serve.settings import ServiceSettings
 
-# gradio makes event loops that it does not close.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+@pytest.fixture(autouse=True)
+def loops(monkeypatch) -> Iterator[None]:
+    """Close the event loops that gradio makes and leaves open."""
+    made, make = [], asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: made.append(make()) or made[-1])
+    yield
+    asyncio.set_event_loop(None)
+    for loop in made:
+        loop.close()
 
 
 def app(**settings) -> FastAPI:
@@ -83,3 +97,17 @@ def test_help_does_not_import_gradio() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--runs" in done.stdout
+
+
+def test_the_shown_http_call_gives_the_answer_of_the_api(image: bytes) -> None:
+    """As curl would send it; test_browser.py runs curl itself."""
+    call = Call("a.png", ("cat", "it's; <b>"), ("zero-shot",), views=4, seed=1, template="an {}.")
+    words = shlex.split(in_curl(call))
+    fields = [word.split("=", 1) for at, word in enumerate(words) if words[at - 1] == "--form-string"]
+    data = {name: [value for other, value in fields if other == name] for name, _ in fields}
+    with TestClient(mount(app(), path="/"), base_url="http://127.0.0.1") as client:
+        while client.get("/ready").status_code != 200:
+            time.sleep(0.05)
+        said = client.post(words[1].removeprefix(call.url), data=data, files={"image": ("a.png", image)}).json()
+    want = poise.Classifier(call.labels, "tiny", "zero-shot", template="an {}.", device="cpu")(image)
+    assert said["results"]["zero-shot"]["probabilities"] == pytest.approx(want.probabilities, abs=1e-5)

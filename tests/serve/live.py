@@ -39,8 +39,8 @@ def body(image: bytes, **options: Any) -> dict[str, Any]:
     return {"image": base64.b64encode(image).decode(), "labels": LABELS, "views": 4, **options}
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + SOON
+def eventually(holds: Callable[[], bool], seconds: float = SOON) -> None:
+    until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it did not happen in time"
         time.sleep(0.01)

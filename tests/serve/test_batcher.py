@@ -85,7 +85,7 @@ def test_an_item_above_the_cost_of_a_batch_is_a_batch_of_its_own(made: Any) -> N
 
 def test_an_item_waits_for_others_of_its_group(made: Any) -> None:
     reports: list[BatchReport] = []
-    batcher = made(lambda key, items: items, wait=SOON, batch_items=2, report=reports.append)
+    batcher = made(lambda key, items: items, wait=10 * SOON, batch_items=2, report=reports.append)
     futures = batcher.submit("a", [1])
     assert not wait(futures, timeout=0.05).done
     futures += batcher.submit("a", [2])  # the batch is full, so that it does not wait any longer

@@ -34,7 +34,7 @@ def test_ray_serve_gives_the_same_answers() -> None:
             return False
 
     try:
-        eventually(ready)
+        eventually(ready, 240)
         answer = live.post("/v1/classify", json=body(png(0)))
         assert answer.status_code == 200
         expected = poise.Classifier(["cat", "dog", "car"], model="tiny", device="cpu", views=4)(png(0))

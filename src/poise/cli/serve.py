@@ -117,10 +117,10 @@ def serve(
         settings = ServiceSettings.of_calibration(Calibration.load(calibration), **options)
     address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
     if engine is EngineName.ray:
+        if demo:
+            raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")
         from poise.serve import ray_serve
 
-        if demo:
-            raise InvalidOptionError("--demo does not work with --engine ray.", hint="Leave one of them out.")
         ray_serve.run(settings, address, ray_address, replicas, say=_say)
         return
     if ray_address or replicas != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from poise.inference.results import Result
 from poise.serve.service import Service
 from poise.serve.settings import Job
 
+_log = logging.getLogger(__name__)
 PANELS = ("status", "answer", "advice", "views", "calls")
 ZERO = "zero-shot"
 COVERAGE = 0.9  # of prediction sets, where the server has no other
@@ -67,6 +69,10 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
         name = question.upload.name if question.upload else ""
         message = error.message.replace("<bytes>", name)  # what the queue calls an image
         yield {**dict.fromkeys(PANELS, ""), "status": alert(message, error.hint)}
+    except Exception:
+        _log.exception("the page could not answer")
+        said = alert("The page could not answer.", "The terminal in which it was started says why.")
+        yield {**dict.fromkeys(PANELS, ""), "status": said}
 
 
 class _Answering:

@@ -12,7 +12,6 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from poise import methods
-from poise.demo import run_pages
 from poise.demo.answering import PANELS, ZERO, Question, Upload, answer
 from poise.demo.example_rows import EXAMPLES, Example
 from poise.demo.markup import card
@@ -172,6 +171,8 @@ def _example_buttons() -> list[tuple[gr.Button, Example]]:
 
 
 def _runs_tab(runs: Path) -> None:
+    from poise.demo import run_pages  # which imports what draws figures
+
     names = run_pages.choices(runs)
     menu = gr.Dropdown(names, value=None, label="Run", info=f"Runs of `poise bench run` in '{runs.name}'.")
     frame = gr.HTML("" if names else "<p>There is no run in this folder.</p>", elem_classes="poise",

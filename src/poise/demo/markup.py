@@ -34,12 +34,12 @@ def number(prob: float) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """Return a change of probability in percentage points.
+    """Return a change of probability in percentage points, as the difference of the rounded values.
 
-    >>> change(0.877, 0.814), change(0.5, 0.5001)
+    >>> change(0.8774, 0.8136), change(0.5, 0.5001)
     ('−6.3', '±0.0')
     """
-    points = round(100 * (after - before), 1)
+    points = round(round(100 * after, 1) - round(100 * before, 1), 1)
     return f"{'±' if points == 0 else '+' if points > 0 else MINUS}{abs(points):.1f}"
 
 

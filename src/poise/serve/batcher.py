@@ -182,17 +182,14 @@ class Batcher(Generic[K, P, R]):
                     continue
                 key, group = min(self._groups.items(), key=lambda pair: pair[1][0].arrived)
                 left = group[0].arrived + self._wait - time.monotonic()
-                if left > 0 and self._fitting(group) == len(group) and not self._stopped:
+                most = max(1, min(self._batch_items, self._batch_cost // group[0].cost))
+                if left > 0 and len(group) < most and not self._stopped:
                     self._changed.wait(left)
                     continue
-                batch = [group.popleft() for _ in range(self._fitting(group))]
+                batch = [group.popleft() for _ in range(min(most, len(group)))]
                 if not group:
                     del self._groups[key]
                 return batch
-
-    def _fitting(self, group: Sequence[_QueueItem[K, P, R]]) -> int:
-        """Return how many of the first items make a batch."""
-        return max(1, min(len(group), self._batch_items, self._batch_cost // group[0].cost))
 
     def _compute(self, batch: list[_QueueItem[K, P, R]]) -> None:
         """Compute a batch. If it fails as a whole, its items are computed one by one, so that one fails alone."""

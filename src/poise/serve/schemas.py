@@ -114,7 +114,7 @@ class ResultBody(BaseModel):
     details: dict[str, Any] | None
 
 
-class Answered(BaseModel):
+class ResponseBody(BaseModel):
     """What a response says about how its answers were computed."""
 
     request_id: str
@@ -124,7 +124,7 @@ class Answered(BaseModel):
     seed: int
 
 
-class ClassifyResponse(Answered):
+class ClassifyResponse(ResponseBody):
     """The answers for one image, by method."""
 
     results: dict[str, ResultBody]
@@ -137,7 +137,7 @@ class BatchItem(BaseModel):
     error: ErrorDetail | None = None
 
 
-class BatchResponse(Answered):
+class BatchResponse(ResponseBody):
     """One item for each image, in order."""
 
     items: list[BatchItem]

@@ -1,0 +1,83 @@
+"""The service without HTTP: its cache of label sets, its limits, and jobs that are refused before they are queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from serve.live import HeldService, png, settings
+
+from poise.errors import InvalidLabelsError, LimitExceededError, PoiseError, ServiceUnavailableError, UnknownNameError
+from poise.serve.ceilings import Limits
+from poise.serve.service import Service
+from poise.serve.settings import Job
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[HeldService]:
+    made = HeldService(settings(labels=("cat", "dog"), limits=Limits(label_sets=3, cached_labels=9, queue=64)))
+    made.start()
+    yield made
+    made.close()
+
+
+def test_defaults_are_those_of_the_server(service: HeldService) -> None:
+    answers = service.submit(png(0), Job()).result(60)
+    assert list(answers) == ["kld+cats"]
+    assert set(answers["kld+cats"].probabilities) == {"cat", "dog"}
+    planned = service.plan(Job(methods=("zero-shot", "kld"), views=3))
+    assert (planned.cost, planned.seconds, planned.job.seed) == (3, 60.0, 0)
+    assert service.plan(Job(methods=("zero-shot",))).cost == 1
+    assert service.plan(Job(methods=("zero-shot",), details=True)).cost == 4
+    assert service.plan(Job(methods=("kld", "tpt"), views=3)).cost == 6
+
+
+def test_label_sets_that_were_used_last_are_kept(service: HeldService) -> None:
+    job = service.plan(Job(labels=("a", "b"))).job
+    first = service.classifier(job)
+    assert service.classifier(service.plan(Job(labels=("a", "b"), deadline=1.0, details=True)).job) is first
+    assert service.classifier(service.plan(Job(labels=("b", "a"))).job) is not first
+    assert service.classifier(service.plan(Job(labels=tuple("efgh"))).job) is not None
+    assert service.classifier(job) is first  # 8 labels in 3 sets
+    service.classifier(service.plan(Job(labels=("x", "y", "z"))).job)
+    assert len(service._cache) == 3  # the oldest set gave way
+    service.classifier(service.plan(Job(labels=tuple("qrstuvw"))).job)
+    assert len(service._cache) == 1  # the labels of all sets together are bounded, too
+    service.classifier(service.plan(Job(labels=tuple("abcdefghijk"))).job)
+    assert len(service._cache) == 1  # one is always kept
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        (Job(labels=("cat", "cat")), InvalidLabelsError),
+        (Job(methods=("none such",)), UnknownNameError),
+        (Job(views=65), LimitExceededError),
+        (Job(coverage=0.9), PoiseError),
+        (Job(views=33, methods=("kld", "tpt")), LimitExceededError),
+    ],
+)
+def test_a_bad_job_is_refused_before_it_is_queued(service: HeldService, job: Job, error: type[PoiseError]) -> None:
+    with pytest.raises(error):
+        service.submit(png(0), job)
+    assert service.waiting == 0
+
+
+def test_an_image_that_cannot_be_read_fails_in_its_future(service: HeldService) -> None:
+    good, header, damaged = service.submit_all([png(0), b"no image", png(1)[:150]], Job())
+    assert good.exception(60) is None
+    for future in (header, damaged):
+        assert getattr(future.exception(60), "code", "") == "unreadable_image"
+
+
+def test_a_service_answers_between_start_and_close() -> None:
+    service = Service(settings())
+    with pytest.raises(ServiceUnavailableError, match="starting"):
+        service.submit(png(0), Job(labels=("cat",)))
+    service.start()
+    service.start()
+    future = service.submit(png(0), Job(labels=("cat", "dog")))
+    service.close()
+    assert future.result(0)["kld+cats"].label in ("cat", "dog")
+    with pytest.raises(ServiceUnavailableError, match="closed"):
+        service.submit(png(0), Job(labels=("cat",)))
