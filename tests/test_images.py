@@ -248,3 +248,14 @@ def test_images_are_found_in_folders_globs_and_by_name(tmp_path: Path) -> None:
 def test_reading_pictures_does_not_import_torch() -> None:
     code = "import sys, poise.images; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_palette_with_too_many_colours_is_refused(allow: bool) -> None:
+    """Pillow notices it only when the palette is used, after decoding."""
+    sink = io.BytesIO()
+    Image.new("1", (17, 23)).save(sink, "BMP")
+    content = bytearray(sink.getvalue())
+    content[46:50] = (300).to_bytes(4, "little")  # number of colours
+    with pytest.raises(UnreadableImageError, match="palette"):
+        read_image(bytes(content) + bytes(1200), allow_truncated=allow)

@@ -148,7 +148,12 @@ def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: in
     if frames > 1:
         notes.append("animated or multi-page: only the first frame was used")
     _decode(image, name, allow_truncated, notes)
-    rgb = to_rgb(_upright(image, notes), name, notes)
+    try:
+        rgb = to_rgb(_upright(image, notes), name, notes)
+    except (UnreadableImageError, MemoryError):
+        raise
+    except Exception as error:  # see _read_stream; a palette is read when it is used
+        raise UnreadableImageError(f"'{name}' is damaged: {error or type(error).__name__}.") from error
     if rgb is image and not owned:
         rgb = image.copy()  # so that later changes by the caller have no effect
     return LoadedImage(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
