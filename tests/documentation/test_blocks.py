@@ -45,6 +45,9 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n"
     warm_command.write_client(folder, folder / "socket")
+    for name, does in {"pip": "true", "python": f'"{sys.executable}" "$@"'}.items():  # nothing is installed
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
     yield folder
     server.terminate()
     server.wait()
