@@ -79,7 +79,10 @@ def page_folder(prepared: Path, commands: Path, tmp_path: Path, monkeypatch: pyt
         del catalog.ROWS[name]
 
 
-SLOW = {"docs/results.md"}  # five runs with the paper's seven methods on 100 classes
+SLOW = {
+    "docs/export.md",  # several exports
+    "docs/results.md",  # five runs with the paper's seven methods on 100 classes
+}
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def _answer(client: socket.socket, main) -> int:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)  # file or pipe
     os.chdir(told["cwd"])
     os.environ.clear()
     os.environ.update(told["env"])
