@@ -32,6 +32,7 @@ myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 mermaid_version = "11.12.1"  # the reader's browser fetches it for the one diagram; without a network the text is shown
 
+highlight_language = "text"  # of blocks without a language, which show output
 default_role = "py:obj"
 python_maximum_signature_line_length = 80
 autodoc_member_order = "bysource"

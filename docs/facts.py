@@ -186,7 +186,31 @@ def method_list() -> str:
     return "\n".join(lines).strip()
 
 
-MADE: dict[str, Callable[[], str]] = {"which method": which_method, "list of methods": method_list}
+GUIDES = {  # what a reader wants -> the page's title and file
+    "use your own labels and templates": ("Your own labels", "guides/own_labels.md"),
+    "use your own model, without a network": ("Your own model, offline", "guides/own_model.md"),
+    "try it in the browser": ("The demo page", "demo.md"),
+    "know how often answers are right, from a few labelled images": ("When to trust a number", "calibration.md"),
+    "find images that show something else": ("Images of something else", "unknown.md"),
+    "classify many images, resume, and use the results in a pipeline": ("Batch jobs", "batch.md"),
+    "answer requests over HTTP": ("Serving", "serving.md"),
+    "call a server from Python": ("The client", "client.md"),
+    "run without torch": ("Export to ONNX", "export.md"),
+    "use several machines": ("Clusters", "cluster.md"),
+    "compare methods on your own labelled images": ("Your own dataset", "guides/own_dataset.md"),
+    "minimise a loss of your own": ("Your own objective", "guides/own_objective.md"),
+}
+
+
+def guides() -> str:
+    """The guides that exist, by what a reader wants."""
+    there = {want: (title, page) for want, (title, page) in GUIDES.items() if (DOCS / page).is_file()}
+    links = [(want, f"[{title}]({page.removeprefix('guides/') if 'guides/' in page else '../' + page})")
+             for want, (title, page) in there.items()]  # fmt: skip
+    return "\n".join(["| you want to | read |", "|---|---|", *(f"| {want} | {link} |" for want, link in links)])
+
+
+MADE: dict[str, Callable[[], str]] = {"which method": which_method, "list of methods": method_list, "guides": guides}
 
 
 def filled(text: str) -> str:

@@ -21,7 +21,18 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 ROOT = Path(__file__).parents[2]
-SHOWN = {"", "mermaid", "toml", "json", "text", "yaml", "{eval-rst}"}  # blocks that are shown and not run
+SHOWN = {
+    "",
+    "mermaid",
+    "toml",
+    "json",
+    "text",
+    "yaml",
+    "console",
+    "http",
+    "dockerfile",
+    "{eval-rst}",
+}  # blocks that are shown and not run
 TIMEOUT = 120
 
 

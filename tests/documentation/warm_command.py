@@ -5,9 +5,9 @@ A new interpreter takes three seconds to import torch; a fork takes none, and a 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -38,21 +38,25 @@ def serve(address: str) -> None:
     from poise import Classifier
     from poise.cli import main
 
+    for late in ("poise.evaluate.run", "poise.report.page", "poise.report.tables", "pyarrow.parquet"):
+        importlib.import_module(late)
     torch.set_num_threads(1)
-    for model in ("tiny", "pocket"):  # what is imported late, by the first use
+    for model in ("tiny", "pocket"):  # imports the rest, by a first use
         Classifier(["cat", "dog"], model=model, views=2, device="cpu").predict_proba([Image.new("RGB", (32, 32))])
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # finished children need no wait
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+        running: set[int] = set()
         while True:
             client, _ = listening.accept()
-            if os.fork() == 0:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            running -= {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
+            if (pid := os.fork()) == 0:
                 listening.close()
+                torch.set_num_threads(1)  # makes torch's thread pool anew, which several threads can't do at once
                 os._exit(_answer(client, main))
+            running.add(pid)
             client.close()
 
 
@@ -62,6 +66,7 @@ def _answer(client: socket.socket, main) -> int:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)  # file or pipe
     os.chdir(told["cwd"])
     os.environ.clear()
     os.environ.update(told["env"])

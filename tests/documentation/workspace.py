@@ -36,9 +36,9 @@ def example_images() -> dict[str, Image.Image]:
 def prepare(folder: Path) -> None:
     """Write the files."""
     images = example_images()
-    _write(images["chelsea.png"], folder / "image.jpg")
-    for name in ("chelsea.png", "rocket.jpg"):
-        _write(images[name], folder / "images" / f"{Path(name).stem}.jpg")
+    for file in ("image.jpg", "cat.jpg", "images/chelsea.jpg", "photos/chelsea.jpg"):
+        _write(images["chelsea.png"], folder / file)
+    _write(images["rocket.jpg"], folder / "images" / "rocket.jpg")
     (folder / "labels.txt").write_text("tabby cat\ncup of coffee\nmotorcycle\nrocket\n")
     for label, name in LABELLED.items():
         for number in range(12):
