@@ -1,16 +1,16 @@
 # An image of `poise serve` with the embedded model:
 #   docker build -t poise .
 #   docker run --rm -p 127.0.0.1:8000:8000 -e POISE_SERVE_TOKEN=... poise
-# torch's default package includes CUDA. For a smaller image without it, name an index of CPU builds:
-#   docker build --build-arg TORCH_INDEX=URL -t poise .
+# torch's default package includes CUDA. For a smaller image, give pip the options that find CPU builds:
+#   docker build --build-arg TORCH_OPTIONS="OPTIONS OF PIP" -t poise .
 FROM python:3.12-slim
 
-ARG TORCH_INDEX=""
+ARG TORCH_OPTIONS=""
 ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 
 WORKDIR /opt/poise
 COPY constraints.txt ./
-RUN if [ -n "$TORCH_INDEX" ]; then pip install --index-url "$TORCH_INDEX" torch torchvision; \
+RUN if [ -n "$TORCH_OPTIONS" ]; then pip install $TORCH_OPTIONS torch torchvision; \
     else pip install -c constraints.txt torch torchvision; fi
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src ./src

@@ -1,8 +1,8 @@
 """What users of a server do, for locust: most send good images, some send damaged ones, leave early or send too much.
 
-`benchmarks/overload.py` starts a server and runs this file; for a server that runs already, `locust -f
-benchmarks/locustfile.py --headless -u 32 -t 5m -H http://127.0.0.1:8000`, with the token in POISE_SERVE_TOKEN. Counts by kind of user and status are written to the file
-that the variable POISE_LOAD_COUNTS names.
+`benchmarks/overload.py` starts a server and runs this file. For a server that runs already: `locust -f
+benchmarks/locustfile.py --headless -u 32 -t 5m -H http://127.0.0.1:8000`, with its token in POISE_SERVE_TOKEN. Counts
+by kind of user and status are written to the file that the variable POISE_LOAD_COUNTS names.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ RULES = ("zero", "mta")  # rules that can be traced; the others tune, remember i
 
 
 @dataclass(frozen=True)
-class Limits:
+class CalibrationLimits:
     """The numbers of a calibration that sets and decisions compare with; None where they were not asked for."""
 
     quantile: float | None = None  # of the LAC scores of the calibration images
@@ -37,7 +37,12 @@ class ExportedClassifier(nn.Module):
     """Maps normalised views [B, V, 3, S, S] to the outputs of an ONNX file, in the order of `outputs`."""
 
     def __init__(
-        self, encoder: Encoder, text_features: Tensor, method: Method, calibrator: Calibrator | None, limits: Limits
+        self,
+        encoder: Encoder,
+        text_features: Tensor,
+        method: Method,
+        calibrator: Calibrator | None,
+        limits: CalibrationLimits,
     ) -> None:
         super().__init__()
         self.text_features = nn.Buffer(text_features)  # [C, D]

@@ -19,7 +19,7 @@ from poise.backbones.encoder import Encoder
 from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, TEXTS
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
-from poise.export.head import RULES, ExportedClassifier, Limits
+from poise.export.head import RULES, ExportedClassifier, CalibrationLimits
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import Guarantees, in_words
 from poise.methods import Method
@@ -102,18 +102,18 @@ def _why_not(method: Method) -> str:
     return "it has post-hoc steps" if method.posthoc else f"the rule '{method.rule}' can't be traced"
 
 
-def _limits(method: str, guarantees: Guarantees | None) -> tuple[Any, Limits]:
+def _limits(method: str, guarantees: Guarantees | None) -> tuple[Any, CalibrationLimits]:
     if guarantees is None:
-        return None, Limits()
+        return None, CalibrationLimits()
     part, certificate = guarantees.parts[method], guarantees.certificates.get(method)
     level = guarantees.coverage
-    return part, Limits(
+    return part, CalibrationLimits(
         None if level is None else quantile(part.scores["lac"], level),
         None if certificate is None else certificate.threshold,
     )
 
 
-def _metadata(classifier: Classifier[Any], method: Method, limits: Limits) -> dict[str, Any]:
+def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLimits) -> dict[str, Any]:
     encoder, conditions, guarantees = classifier.encoder, classifier.conditions(), classifier.guarantees
     calibration, words, max_error = None, None, None
     if guarantees is not None:
