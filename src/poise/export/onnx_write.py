@@ -19,7 +19,7 @@ from poise.backbones.encoder import Encoder
 from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, TEXTS
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
-from poise.export.head import RULES, ExportedClassifier, CalibrationLimits
+from poise.export.head import RULES, CalibrationLimits, ExportedClassifier
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import Guarantees, in_words
 from poise.methods import Method
