@@ -55,11 +55,13 @@ class HeldService(Service):
 
     def __init__(self, settings: ServiceSettings) -> None:
         super().__init__(settings)
-        self.gate, self.computed = threading.Event(), 0
+        self.gate, self.computed, self.holding = threading.Event(), 0, False
         self.gate.set()
 
     def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:
+        self.holding = True
         assert self.gate.wait(SOON)
+        self.holding = False
         self.computed += len(images)
         return super()._work(job, images)
 
@@ -103,7 +105,6 @@ def running(service: Service, *, wait: bool = True) -> Iterator[Live]:
     """Serve in a thread of this process until the block ends."""
     app = create_app(service.settings, service)
     server = uvicorn.Server(uvicorn.Config(app, port=0, http="h11", ws="none", log_level="warning"))
-    thread = threading.Thread(target=server.run)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

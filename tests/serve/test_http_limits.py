@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -113,7 +112,10 @@ def test_a_hundred_thousand_labels_are_refused_before_they_are_read() -> None:
 def test_batches(live: Live) -> None:
     images = [base64.b64encode(png(0)).decode()] * 5
     assert refused(live, {"images": images, "labels": LABELS}, "/v1/batch") == (422, "too_many_images")
+    assert refused(live, {"images": ["!"] * 50_000, "labels": LABELS}, "/v1/batch") == (422, "too_many_images")
     assert refused(live, {"images": [], "labels": LABELS}, "/v1/batch") == (422, "invalid_request")
+    answer = live.post("/v1/batch", json={"images": ["!"] * 2, "labels": LABELS})
+    assert [item["error"]["code"] for item in answer.json()["items"]] == ["bad_base64"] * 2
     costly = {"images": images[:4], "labels": LABELS, "views": 8, "methods": ["kld", "tpt"]}
     assert refused(live, costly, "/v1/batch") == (422, "too_costly")
 
@@ -133,6 +135,11 @@ def test_batches(live: Live) -> None:
 def test_forms_that_are_refused(live: Live, files: dict[str, bytes], fields: dict[str, Any], code: str) -> None:
     answer = live.post("/v1/classify", files=files or {"x": ("", b"")}, data=fields)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, code)
+
+
+def test_hugging_face_requests_need_labels(live: Live) -> None:
+    sent = {"inputs": base64.b64encode(png(0)).decode(), "parameters": {"candidate_labels": []}}
+    assert refused(live, sent, "/v1/zero-shot-image-classification") == (422, "invalid_request")
 
 
 def test_other_content_types_and_routes(live: Live) -> None:
@@ -162,8 +169,7 @@ def test_an_image_whose_deadline_passes_is_not_computed(live: Live) -> None:
     live.service.gate.clear()
     with ThreadPoolExecutor(1) as pool:
         running_one = pool.submit(live.post, "/v1/classify", json=body(png(0)))
-        eventually(lambda: live.service.waiting == 1)
-        time.sleep(0.05)  # it is taken from the queue
+        eventually(lambda: live.service.holding)
         late = live.post("/v1/classify", json=body(png(1), deadline=0.1))
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
         eventually(lambda: live.service.waiting == 1)
@@ -176,20 +182,19 @@ def test_an_image_whose_deadline_passes_is_not_computed(live: Live) -> None:
 def test_clients_that_leave_are_not_computed_and_leave_the_server_healthy(live: Live) -> None:
     live.service.gate.clear()
     before = live.service.computed
-    content = json.dumps(body(png(0), views=2)).encode()
-    request = _request(content)
-    sockets = [live.socket() for _ in range(10)]
-    for connection in sockets:
-        connection.sendall(request)
-    eventually(lambda: live.service.waiting == 10)
-    for connection in sockets:
-        connection.close()
-    eventually(lambda: live.service.waiting <= 8)  # one batch of at most 8 may have been taken
-    waiting = live.service.waiting
-    live.service.gate.set()
-    eventually(lambda: live.service.waiting == 0)
-    assert live.service.computed - before <= waiting
-    assert live.post("/v1/classify", json=body(png(0))).status_code == 200
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(live.post, "/v1/classify", json=body(png(1), labels=["a", "b"]))
+        eventually(lambda: live.service.holding)  # so that the others wait
+        sockets = [live.socket() for _ in range(10)]
+        for connection in sockets:
+            connection.sendall(_request(json.dumps(body(png(0), views=2)).encode()))
+        eventually(lambda: live.service.waiting == 11)
+        for connection in sockets:
+            connection.close()
+        eventually(lambda: live.service.waiting == 1)
+        live.service.gate.set()
+        assert first.result().status_code == 200
+    assert live.service.computed == before + 1
 
 
 def test_clients_that_leave_in_the_middle_of_their_body(live: Live) -> None:

@@ -148,7 +148,7 @@ async def _classify(
     request: Request, service: Service, images: Sequence[bytes | PoiseError], job: Job
 ) -> tuple[PlannedJob, list[Outcome]]:
     """Queue images, and wait for them until the deadline or until the client leaves."""
-    planned = service.plan(job)
+    planned = service.plan(job, len(images))
     readable = [image for image in images if isinstance(image, bytes)]
     futures = await run_in_threadpool(service.submit_all, readable, job)
     tasks = [asyncio.wrap_future(future) for future in futures]

@@ -24,8 +24,8 @@ class PlannedJob:
         return not self.job.uncalibrated
 
 
-def plan(job: Job, settings: ServiceSettings) -> PlannedJob:
-    """Return the job as the server will compute it.
+def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
+    """Return the job as the server will compute it for so many images.
 
     Raises:
         LimitExceededError: It asks for more than the server accepts.
@@ -49,6 +49,7 @@ def plan(job: Job, settings: ServiceSettings) -> PlannedJob:
         raise InvalidOptionError(f"deadline is {seconds}.", hint="Use a number of seconds above 0.")
     check_counts(filled.views, None)
     views = filled.views or 1
+    _check("images", images, limits.images, "too_many_images")
     _check("labels", len(filled.labels), limits.labels, "too_many_labels")
     _check("methods", len(filled.methods), limits.methods, "too_many_methods")
     _check("views per image", views, limits.views, "too_many_views")

@@ -55,7 +55,7 @@ class ZeroShotParameters(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    candidate_labels: list[str] = Field(description="Class names.")
+    candidate_labels: list[str] = Field(min_length=1, description="Class names.")
     hypothesis_template: str | None = Field(None, description="Prompt with {} for the label.")
     uncalibrated: bool = Field(False, description="Answer without the server's calibration.")
 

@@ -81,9 +81,9 @@ class Service:
         if self.status == "starting":
             self.status = "ready"
 
-    def plan(self, job: Job) -> PlannedJob:
+    def plan(self, job: Job, images: int = 1) -> PlannedJob:
         """Return the job with the server's defaults, after checking it against the server's limits."""
-        return plan(job, self.settings)
+        return plan(job, self.settings, images)
 
     def submit(self, image: bytes, job: Job) -> Future[Answers]:
         """Queue one encoded image; thread-safe.
@@ -106,13 +106,7 @@ class Service:
         """Queue several images, or none of them if the queue has not room for all; see `submit`."""
         if not self.ready:
             raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again, or ask another one.")
-        planned = self.plan(job)
-        if len(images) > self.settings.limits.images:
-            raise LimitExceededError(
-                f"The request has {len(images)} images, and this server accepts {self.settings.limits.images}.",
-                hint="Send several requests.",
-                code="too_many_images",
-            )
+        planned = self.plan(job, len(images))
         try:
             self.classifier(planned.job)  # errors of labels and template
         except InvalidCalibrationError as error:
