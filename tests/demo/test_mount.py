@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from gradio.exceptions import InvalidPathError
 
 import poise
 from poise.demo import mount
@@ -68,6 +69,33 @@ def test_the_api_keeps_its_paths_beside_the_page() -> None:
         assert "poise" in page.text
         etc = client.get("/gradio_api/file=/etc/passwd")
         assert etc.status_code in {403, 404}
+
+
+SECRET = "what nobody may read"
+
+
+def test_requests_can_t_name_files_or_addresses(tmp_path: Path, monkeypatch) -> None:
+    """Requests that are not the page's: gradio would copy the file into its cache, from where it can be downloaded."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text(SECRET)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    monkeypatch.chdir(tmp_path)
+    with TestClient(mount(app(), path="/"), base_url="http://127.0.0.1") as client:
+        for at, named in enumerate((str(secret), "secret.txt", "http://127.0.0.1:9/secret.txt")):
+            file = {"path": named, "meta": {"_type": "gradio.FileData"}}
+            for image, labels in ((file, "cat, dog"), (None, file)):
+                asked = {"data": [image, labels, [], "", 4, 0, False], "fn_index": 0, "session_hash": f"{at} {labels}"}
+                assert client.post("/gradio_api/queue/join", json=asked).status_code == 200
+                said = client.get("/gradio_api/queue/data", params={"session_hash": asked["session_hash"]}).text
+                assert '"success":false' in said
+                assert "secret.txt" not in said
+    assert not [path for path in (tmp_path / "uploads").rglob("*") if path.is_file() and SECRET in path.read_text()]
+
+
+def test_components_fetch_no_addresses() -> None:
+    for block in gradio_of(mount(app()), "/demo").get_blocks().blocks.values():
+        with pytest.raises(InvalidPathError, match="Addresses"):
+            asyncio.run(block.async_move_resource_to_block_cache("https://example.com/a.png"))
 
 
 def test_a_server_with_a_token_has_no_page() -> None:

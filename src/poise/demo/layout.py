@@ -14,6 +14,7 @@ from gradio.data_classes import ImageData
 from poise import methods
 from poise.demo.answering import PANELS, ZERO, Question, Upload, answer
 from poise.demo.example_rows import EXAMPLES, Example
+from poise.demo.file_guard import protect
 from poise.demo.markup import card
 from poise.inference.classifier import DEFAULT_METHOD
 from poise.serve.service import Service
@@ -92,6 +93,7 @@ def build(service: Service, runs: Path | None = None) -> gr.Blocks:
                 with gr.Tab("Benchmark runs"):
                     _runs_tab(runs)
     page.queue(max_size=32, default_concurrency_limit=4)
+    protect(page)
     return page
 
 
