@@ -1,7 +1,7 @@
 # `make check` is what CI runs: tests, lint, types, layers (the last three are tests too, in tests/test_quality.py).
 PYTHON ?= python
 
-.PHONY: check docs format matrix
+.PHONY: check docs format matrix coverage audit licences sbom hashes wheel lowest fuzz chaos mutate
 check:
 	$(PYTHON) -m pytest -n 2
 
@@ -15,3 +15,35 @@ format:
 
 matrix: # the same tests with other instruction sets and numbers of threads; ARGS are pytest's
 	PYTHON=$(PYTHON) bash tools/test_matrix.sh $(ARGS)
+
+coverage: # the default tests, with the coverage of lines and branches; fails below the floor in pyproject.toml
+	$(PYTHON) -m pytest -n 2 --cov --cov-report=term:skip-covered
+
+audit: # bandit reads the code; pip-audit asks a service on the network about known vulnerabilities
+	$(PYTHON) -m bandit -q -r src -c pyproject.toml
+	$(PYTHON) -m pip_audit -r constraints.txt --no-deps --disable-pip
+
+licences: # writes docs/licences.md
+	$(PYTHON) tools/licences.py
+
+sbom: # all installed packages with versions and licences, in CycloneDX's format
+	$(PYTHON) -m cyclonedx_py environment --output-reproducible --of JSON -o sbom.json
+
+hashes: # writes constraints-hashes.txt
+	$(PYTHON) tools/hashes.py
+
+wheel: # builds the wheel, installs it into a fresh environment over the packages of this one, and runs it
+	bash tools/test_wheel.sh $(PYTHON)
+
+lowest: # the core tests with the lowest supported versions of torch and torchvision, in a fresh environment (5 GB)
+	bash tools/test_lowest.sh $(PYTHON)
+
+fuzz: # ARGS are those of the script, such as: images --inputs 100000
+	$(PYTHON) tools/fuzz/fuzz.py $(ARGS)
+
+chaos: # ARGS are those of the script, such as: --kills 260
+	$(PYTHON) tools/chaos.py $(ARGS)
+
+mutate: # mutation testing of the modules in pyproject.toml; ARGS restricts it, such as: "poise.metrics.*"
+	$(PYTHON) -m mutmut run $(ARGS)
+	$(PYTHON) -m mutmut results
