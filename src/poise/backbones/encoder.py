@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from poise.backbones import fingerprint
 from poise.backbones.vision.class_token import ClassTokenTower
 from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.threads import map_parallel
 from poise.types import ClassTokens, ImageSpec, Prompt, PromptedImageTower
 
 ImageForward = Callable[[Tensor], Tensor]  # [N, 3, S, S] -> [N, D]
 Map = Callable[[Tensor], Tensor]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
-_CHUNK = {"cuda": 512, "mps": 128, "cpu": 8}  # images per forward pass: limits memory, and on a CPU fits its cache
+_CHUNK = {"cuda": 512, "mps": 128, "cpu": 2}  # images per forward pass: limits memory, and on a CPU fits its cache
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -166,7 +167,12 @@ class Encoder:
                 hint=f"Accepted: [images, views, 3, {self.image.size}, {self.image.size}].",
             )
         parts = views.flatten(0, 1).split(self.chunk)
-        features = torch.cat([self._image.forward(part.to(self.device, self.dtype)) for part in parts])
+
+        def run(part: Tensor) -> Tensor:
+            return self._image.forward(part.to(self.device, self.dtype))
+
+        each = map_parallel(run, parts) if self.device.type == "cpu" else [run(part) for part in parts]
+        features = torch.cat(each)
         return _unit(features).unflatten(0, views.shape[:2])
 
     def trace(self, views: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
 from poise.cli.serve import serve
 from poise.errors import PoiseError, StorageError
+from poise.threads import set_threads
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "POISE"})  # fmt: skip
@@ -49,6 +50,7 @@ def root(
     ] = False,
 ) -> None:
     """Trustworthy confidence for CLIP-like vision-language models."""
+    set_threads()  # before torch is imported; --threads of a command comes later
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
+from poise.cli.shared_options import Threads
 from poise.cli.verbose import Verbose
 from poise.errors import StorageError
 from poise.storage import counted
@@ -59,6 +60,7 @@ def run_command(
     device: Annotated[str | None, _option("auto, cpu, cuda, cuda:1, ...", "auto")] = None,
     dtype: Annotated[str | None, _option("auto, float32, float16, ...", "auto")] = None,
     workers: Annotated[int | None, _option("Threads or processes that read images.", "auto")] = None,
+    threads: Threads = None,
     engine: Annotated[str | None, _option("Where to run: local or ray.", "local")] = None,
     address: Annotated[str | None, _option("Ray address (auto or host:port); omit to start Ray.")] = None,
     actors: Annotated[int | None, _option("Ray worker processes.", "one per GPU, or one per 4 CPUs")] = None,
@@ -74,7 +76,7 @@ def run_command(
     flags = {
         {"dataset": "datasets", "method": "methods"}.get(key, key): value
         for key, value in context.params.items()
-        if value is not None and key not in ("config", "assign", "allow_changes", "dry_run", "verbose")
+        if value is not None and key not in ("config", "assign", "allow_changes", "dry_run", "verbose", "threads")
     }
     worst = 0
     for run_config, settings in _configurations(config, flags, assign or []):

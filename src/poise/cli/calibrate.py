@@ -23,6 +23,7 @@ from poise.cli.shared_options import (
     OnLongLabel,
     Seed,
     Template,
+    Threads,
     Views,
     labels_from,
 )
@@ -58,7 +59,8 @@ def calibrate(
     confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
     template: Template = None, init: Init = "template", views: Views = 64, augmix: AugMix = False, seed: Seed = 0,
     device: Device = "auto", dtype: Dtype = "auto", batch_size: BatchSize = None,
-    on_long_label: OnLongLabel = LongLabel.error, verbose: Verbose = False,
+    on_long_label: OnLongLabel = LongLabel.error, threads: Threads = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee."""
     from poise.calibration.levels import exact_level
@@ -69,7 +71,9 @@ def calibrate(
     if labels is not None or labels_file is not None:
         known = labels_from(labels, labels_file)
     from poise.inference import calibrating
+    from poise.inference.auto_views import FULL, choose_views, with_views
     from poise.inference.classifier import Classifier
+    from poise.inference.options import AUTO
     from poise.methods import expand
     from poise.prompts import check_labels
 
@@ -79,9 +83,13 @@ def calibrate(
     limits: Any = {"coverage": wanted, "max_error": errors, "delta": 1 - confidence}
     calibrating.check_number(len(paths), methods=len(methods), **limits)
     classifier: Classifier = Classifier(
-        known, model, methods, template=template, init=init, views=views, augmix=augmix, seed=seed, device=device,
-        dtype=dtype, batch_size=batch_size, on_long_label=on_long_label.value,
+        known, model, methods, template=template, init=init, views=FULL if views == AUTO else views, augmix=augmix,
+        seed=seed, device=device, dtype=dtype, batch_size=batch_size, on_long_label=on_long_label.value,
     )  # fmt: skip
+    if views == AUTO:
+        choice = choose_views(classifier, paths)
+        classifier = with_views(classifier, choice.views)
+        typer.echo(f"poise: --views auto: {choice.reason}", err=True)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         calibration = calibrating.calibrate(

@@ -22,6 +22,7 @@ from poise.cli.shared_options import (
     OnLongLabel,
     Seed,
     Template,
+    Threads,
     Views,
     labels_from,
     stored_options,
@@ -57,6 +58,7 @@ def classify(
     dtype: Dtype = "auto",
     batch_size: BatchSize = None,
     on_long_label: OnLongLabel = LongLabel.error,
+    threads: Threads = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
@@ -119,6 +121,7 @@ def classify(
         "reject": reject,
     }  # fmt: skip
     options = stored_options(ctx, options, calibration, names)
+    options["views"] = _chosen_views(options, paths)
     classifier = _classifier(options, engine, address, actors)
     chosen = list(options["method"])
     finished = sink.finished(out, chosen) if resume else frozenset()
@@ -126,6 +129,21 @@ def classify(
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
     outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
     sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
+
+
+def _chosen_views(options: dict[str, Any], paths: list[Path]) -> int:
+    """Return the number of views; "auto" without a calibration is decided on the images themselves."""
+    views = options["views"]
+    if views == "auto" and options.get("calibration") is not None:
+        return int(options["calibration"].conditions.views)
+    if views != "auto":
+        return int(views)
+    from poise.inference.auto_views import FULL, choose_views
+    from poise.inference.classifier import Classifier
+
+    choice = choose_views(Classifier(**{**options, "views": FULL}), paths)
+    typer.echo(f"poise: --views auto: {choice.reason}", err=True)
+    return choice.views
 
 
 def _classifier(

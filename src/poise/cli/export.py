@@ -16,6 +16,7 @@ from poise.cli.shared_options import (
     OnLongLabel,
     Seed,
     Template,
+    Threads,
     Views,
     labels_from,
     stored_options,
@@ -44,6 +45,7 @@ def onnx(
     augmix: AugMix = False,
     seed: Seed = 0,
     on_long_label: OnLongLabel = LongLabel.error,
+    threads: Threads = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help="File of `poise calibrate`. Labels, model, template, init, views, AugMix and seed are taken "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poise.cli.shared_options import Threads
 from poise.cli.verbose import Verbose
 from poise.errors import InvalidOptionError, UnknownNameError
 
@@ -54,7 +55,8 @@ def coop(
     class_specific: Annotated[bool, typer.Option(help="Fit a separate context for each class.")] = False,
     words: Annotated[str, typer.Option(help="Initialise the context with these words; default: at random.")] = "",
     augment: Augment = 50, epochs: CoopEpochs = 0, lr: Lr = 2e-3, batch_size: BatchSize = 32, cache: Cache = None,
-    device: Device = "auto", dtype: Dtype = "auto", verbose: Verbose = False,
+    device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit CoOp: a context learned from a few labelled images per class."""
     from poise.inits import coop as init
@@ -72,7 +74,8 @@ def cocoop(
     dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
     words: Annotated[str, typer.Option(help="Initialise the context with these words.")] = "a photo of a",
     augment: Augment = 10, epochs: Epochs = 10, lr: Lr = 2e-3, batch_size: BatchSize = 1, cache: Cache = None,
-    device: Device = "auto", dtype: Dtype = "auto", verbose: Verbose = False,
+    device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit CoCoOp: a context and a small network that shifts it for each image."""
     from poise.inits import cocoop as init
@@ -91,7 +94,8 @@ def maple(
     depth: Annotated[int | None, typer.Option(help="Layers with prompts per tower.", show_default="by recipe")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training epochs.", show_default="by recipe")] = None,
     lr: Annotated[float | None, typer.Option(help="SGD learning rate.", show_default="by recipe")] = None,
-    batch_size: BatchSize = 4, device: Device = "auto", dtype: Dtype = "auto", verbose: Verbose = False,
+    batch_size: BatchSize = 4, device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit MaPLe: coupled prompts in several layers of both towers."""
     import torch
@@ -122,7 +126,8 @@ def fpp(
     steps: Annotated[int, typer.Option(help="Number of AdamW steps.")] = 1000,
     weight: Annotated[float, typer.Option(help="Weight of flatness; 0 = 1 + 15 / classes. For shifts: 1.25.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed for initialisation and noise.")] = 0,
-    device: Device = "auto", dtype: Dtype = "auto", verbose: Verbose = False,
+    device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit FPP: a context whose text features are robust to noise, learned without images."""
     from poise.inits import fpp as init
@@ -151,7 +156,8 @@ def stats(
     data: Data = None, model: Model = "pocket", split: Split = "train",
     limit: Annotated[int, typer.Option(help="Number of images, a fixed random subset; 0 = all.")] = 0,
     layers: Annotated[int, typer.Option(help="Number of image-tower layers, from the first.")] = 2,
-    device: Device = "auto", dtype: Dtype = "auto", verbose: Verbose = False,
+    device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Compute the token statistics of a source dataset for PromptAlign, under a MaPLe prompt."""
     from poise.encoding.coupled import Coupled
@@ -171,7 +177,7 @@ def stats(
 @app.command("tip-adapter")
 def tip_adapter(
     dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
-    augment: Augment = 10, cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto",
+    augment: Augment = 10, cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Make the cache of Tip-Adapter: the features of a few labelled images per class, and its two weights."""

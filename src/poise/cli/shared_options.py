@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from poise.errors import InvalidLabelsError
+from poise.threads import set_threads
 
 LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
@@ -18,7 +19,19 @@ LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label 
 Model = Annotated[str, typer.Option(help="Model (see `poise list models`).")]
 Template = Annotated[str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")]
 Init = Annotated[str, typer.Option(help="Where tuning starts: a name of `poise list inits`, or a prompt file.")]
-Views = Annotated[int, typer.Option(help="Views per image, including the plain view.")]
+
+
+def _views(text: str) -> int | str:
+    if str(text) != "auto" and not str(text).lstrip("-").isdigit():
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor 'auto'.")
+    return text if str(text) == "auto" else int(text)
+
+
+Views = Annotated[
+    Any,
+    typer.Option(parser=_views, metavar="N|auto",
+                 help="Views per image, including the plain view; auto: the fewest whose answers agree with 64."),
+]  # fmt: skip
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
@@ -27,7 +40,18 @@ BatchSize = Annotated[
     int | None,
     typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, envvar="POISE_THREADS", callback=lambda count: count if count is None else _use(count),
+                 help="Threads on a CPU.", show_default="the cores that this process may use"),
+]  # fmt: skip
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
+
+
+def _use(count: int) -> int:
+    """Set the number of threads as soon as it is parsed: before torch is imported."""
+    set_threads(count)
+    return count
 
 
 def unless_given(ctx: typer.Context, options: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, 
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
-from poise.inference.options import ClassifierOptions, check_counts, check_guarantees, find_methods
+from poise.inference.options import ClassifierOptions, check_guarantees, find_methods, find_views
 from poise.inference.predictor import Predictor
 from poise.inference.results import Failure, Result, make_result
 from poise.inference.signals import check_reject
@@ -52,7 +52,7 @@ class Classifier(Generic[R]):
             them, or "auto" (those before it if there are any).
         init: where tuning starts: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), the file
             of a prompt from `poise fit` or `poise convert`, or a prompt.
-        views: views per image, the plain image included.
+        views: views per image, the plain image included; "auto": those of the calibration.
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
         seed: seed of the random views.
         device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", or a torch.device.
@@ -105,7 +105,7 @@ class Classifier(Generic[R]):
         template: str | None = None,
         context: str = "auto",
         init: str | Path | Prompt = "template",
-        views: int = 64,
+        views: int | str = 64,
         augmix: bool = False,
         seed: int = 0,
         device: Any = "auto",
@@ -118,7 +118,7 @@ class Classifier(Generic[R]):
         reject: float | None = None,
     ) -> None:
         # Check all that does not depend on the model before loading it.
-        check_counts(views, batch_size)
+        views = find_views(views, batch_size, calibration)
         self.labels = check_labels(labels)
         self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method)
@@ -130,7 +130,7 @@ class Classifier(Generic[R]):
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
         self.recipe = ViewRecipe(views, seed, augmix)
         self._tuning, self._batch_size = (template, context, init, on_long_label), batch_size or 0
-        self._prepare()
+        self.prepare()
         self.guarantees: Guarantees | None = None
         if stored is not None:
             self.guarantees = Guarantees(stored, self.conditions(), self.methods, coverage, max_error)
@@ -260,7 +260,7 @@ class Classifier(Generic[R]):
         """Return this classifier with one of its methods, on the same model."""
         single = copy.copy(self)
         single.methods = tuple(row for row in self.methods if row.name == method)
-        single._prepare()
+        single.prepare()
         return single
 
     def __repr__(self) -> str:
@@ -268,7 +268,8 @@ class Classifier(Generic[R]):
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
         return f"Classifier({len(self.labels)} labels: {labels}; {model})"
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Make the tuner and the predictor, after options have changed."""
         self.tuner = self._make_tuner(*self._tuning)
         if self._tunes() and not self.tuner.texts.classes.slots.shape[1]:
             raise InvalidOptionError("context='none' leaves no words to tune.", hint="Omit it, or use zero-shot.")

@@ -9,8 +9,11 @@ from typing import Any, TypedDict
 from poise import methods as method_table
 from poise.calibration import Calibration
 from poise.errors import InvalidOptionError
+from poise.inference.guarantees import read
 from poise.methods import Method
 from poise.types import Prompt
+
+AUTO = "auto"  # as the number of views
 
 
 class TuningOptions(TypedDict, total=False):
@@ -18,7 +21,7 @@ class TuningOptions(TypedDict, total=False):
 
     context: str
     init: str | Path | Prompt
-    views: int
+    views: int | str
     augmix: bool
     seed: int
     on_long_label: str
@@ -50,6 +53,21 @@ def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method,
             hint="Here each image is answered by itself. Run such methods with `poise bench run`.",
         )
     return found
+
+
+def find_views(views: int | str, batch_size: object, calibration: str | Path | Calibration | None) -> int:
+    """Return the number of views, where "auto" is that of the calibration; check it and the images per batch."""
+    if views != AUTO:
+        check_counts(views, batch_size)
+        return int(views)
+    check_counts(1, batch_size)
+    if calibration is None:
+        raise InvalidOptionError(
+            "views='auto' needs images to decide on.",
+            hint="Use `poise calibrate --views auto`, or poise.inference.auto_views.choose_views(classifier, images), "
+            "or give a number.",
+        )
+    return read(calibration).conditions.views
 
 
 def check_counts(views: object, batch_size: object) -> None:

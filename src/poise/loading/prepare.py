@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ from torch import Tensor
 from poise.errors import ReaderProcessError, is_out_of_memory
 from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import READABLE_ELSEWHERE, Failure, PlannedImage, Source, name_of, read_planned, too_large
+from poise.threads import available_cores
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
 from poise.views.triton import launch
@@ -31,7 +31,7 @@ class Preparer:
 
     def __init__(self, encoder: DualEncoder, *, workers: int = 0, processes: bool | None = None) -> None:
         self.encoder = encoder
-        self.workers = workers or max(1, min(8, os.cpu_count() or 2))
+        self.workers = workers or min(8, available_cores())
         self._use_processes = processes
         self._processes: Future[ReaderProcesses] | None = None
         self._lock = threading.Lock()

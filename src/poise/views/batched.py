@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from poise.errors import InvalidOptionError
+from poise.threads import map_parallel
 from poise.types import ImageSpec
 from poise.views.pil.augmix import augmix_pixels
 from poise.views.pil.crops import check_plan
@@ -54,11 +55,15 @@ def _grey_levels(source: Tensor, spec: ImageSpec, plan: ViewPlan) -> Tensor:
     views = torch.empty(plan.views, 3, side, side, dtype=torch.uint8 if plan.augmix is None else torch.float32)
     views[0] = to_tensor(plain_view(to_image(source), spec))
     channels_last = source.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # the fastest layout for the resize
-    for row, (left, top, width, height) in enumerate(plan.boxes.tolist()):
+
+    def cut(row: int) -> None:
+        left, top, width, height = plan.boxes[row].tolist()
         box = channels_last[None, :, top : top + height, left : left + width]
         crop = functional.interpolate(box, size=(side, side), mode=spec.crop_interpolation, antialias=True)[0]
         crop = crop.flip(-1) if plan.flips[row] else crop
         views[row + 1] = crop if plan.augmix is None else augmix_pixels(to_image(crop), plan.augmix, row)
+
+    map_parallel(cut, range(len(plan.boxes)))
     return views
 
 
