@@ -121,8 +121,8 @@ def compare_command(
     from poise.methods import canonical, expand
     from poise.report.compare import comparison
 
-    chosen, others = canonical(method), expand(against)
-    _print([comparison(runs, chosen, others, _names(metrics), baseline=baseline)], output, out)
+    table = comparison(runs, canonical(method), expand(against), _names(metrics), baseline=baseline)
+    _print([table], output, out)
 
 
 @app.command("analyse")

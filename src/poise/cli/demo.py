@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.shared_options import Device, Dtype, Model, Seed, Views
+from poise.cli.shared_options import Device, Dtype, Model, Seed, Threads, Views
 from poise.errors import MissingDependencyError
 
 
@@ -20,6 +20,7 @@ def demo(
     seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help="File of `poise calibrate`, for guarantees; the model, views and seed are its."),

@@ -19,6 +19,7 @@ from poise.cli.shared_options import (
     Model,
     Seed,
     Template,
+    Threads,
     Views,
     labels_from,
 )
@@ -42,6 +43,7 @@ def serve(
     device: Device = "auto",
     dtype: Dtype = "auto",
     batch_size: BatchSize = None,
+    threads: Threads = None,
     calibration: Annotated[
         Path | None,
         typer.Option(

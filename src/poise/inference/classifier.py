@@ -56,15 +56,13 @@ class Classifier(Generic[R]):
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
         seed: seed of the random views.
         device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", or a torch.device.
-        dtype: "auto" (float16 on CUDA, else float32), "float32", "float16", "bfloat16", "float64", or
-            "float8" on CUDA (float16 with faster, less exact products in the image tower).
+        dtype: "auto" (float16 on CUDA, else float32) or a dtype of `poise.load_model`.
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
         calibration: what `calibrate` returned, or its file. Probabilities are then calibrated, and `Result.set_at`
             works. Model, labels, method and views must be those of the calibration.
         coverage: each result contains a prediction set, which contains the correct label for this share of images.
-        max_error: each result contains a decision to answer or to abstain, so that at most this share of the answers
-            is wrong.
+        max_error: each result contains a decision to answer or to abstain; at most this share of the answers is wrong.
         reject: give the label "unknown" to images whose `Result.match` is below this number (heuristic); None: never.
             No number suits all labels and models; docs/unknown.md says how to choose one.
 
