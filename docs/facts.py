@@ -163,13 +163,13 @@ def _escaped(text: str) -> str:
 def which_method() -> str:
     """One table of all methods that were measured."""
     differences = table("results.md", DIFFERENCES)
-    lines = ["| method | accuracy | ECE | ECE minus zero-shot | time | needs |", "|---|--:|--:|--:|--:|---|"]
+    lines = ["| method | accuracy | ECE | ECE minus zero-shot | seconds | needs |", "|---|--:|--:|--:|--:|---|"]
     for name in differences:
         method = methods.get(name)
         row, base = differences[name], name.partition(" | ")[0]
         link = f"[{_escaped(name)}](methods/{page_of(base)})"
         needed = ", ".join(method.needs) or ("views" if method.reads_views else "plain view")
-        cells = [link, accuracy()[name], calibration_error()[name], row[ECE_DIFFERENCE], row["time"], needed]
+        cells = [link, accuracy()[name], calibration_error()[name], row[ECE_DIFFERENCE], row["seconds"], needed]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
