@@ -43,8 +43,9 @@ def main() -> None:
         found[name] = probs, estimate([Sample.of(probs, truth)], names=("accuracy", "ece"))
         print(name, f"processor time per image {1000 * used:.1f} ms", flush=True)
     (plain, first), (small, second) = found.values()
-    print(f"{len(tested)} images; labels agree on {100 * (plain.argmax(1) == small.argmax(1)).mean():.1f} %, mean change "
-          f"of the confidence {np.abs(plain.max(1) - small.max(1)).mean():.4f}")  # fmt: skip
+    agree = (plain.argmax(1) == small.argmax(1)).mean()
+    print(f"{len(tested)} images; labels agree on {100 * agree:.1f} %, mean change of the confidence "
+          f"{np.abs(plain.max(1) - small.max(1)).mean():.4f}")  # fmt: skip
     for name in ("accuracy", "ece"):
         change = second[name] - first[name]
         low, high = change.bounds
