@@ -17,6 +17,7 @@ import time
 from contextlib import nullcontext
 
 LABELS = ["cat", "dog", "cup of coffee", "rocket", "motorcycle", "astronaut", "bicycle", "bird", "car", "tree"]
+BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  # ends with this process
 
 
 def measure(earlier: bool, repeats: int) -> list[float]:
@@ -57,7 +58,7 @@ def main() -> None:
         return
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores (the quiet time needs a load of 0)")
     quiet = {earlier: in_process(options, earlier) for earlier in (False, True)}
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.processes)]
+    busy = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(options.processes)]
     try:
         loaded = {earlier: in_process(options, earlier) for earlier in (False, True)}
     finally:

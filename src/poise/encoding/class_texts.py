@@ -218,6 +218,13 @@ def joined(prompts: Sequence[Prompt]) -> Prompt:
 def _gradient(leaf: Prompt, features: Tensor, cotangent: Tensor, *, shared: bool = False) -> Prompt:
     """Gradients for cotangents [B, c, D] of features [B, c, D], or of features [1, c, D] that B images share."""
     parts = leaf.parts()
+    if features.device.type == "cpu" and (len(cotangent) == 1 or not shared):
+        # The gradient of a sum is the same. Given cotangents, torch imports its symbolic shapes for the first image,
+        # which takes as long as the image.
+        with torch.enable_grad():
+            total = (features * cotangent.to(features.dtype)).sum()
+        return Prompt(**dict(zip(parts, torch.autograd.grad(total, list(parts.values()), retain_graph=shared),
+                                 strict=True)))  # fmt: skip
     cotangent = (cotangent[:, None] if shared else cotangent).to(features.dtype)
     gradients = torch.autograd.grad(
         features, list(parts.values()), cotangent, retain_graph=shared, is_grads_batched=shared
