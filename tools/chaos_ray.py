@@ -32,8 +32,8 @@ def run_with_kills(root: Path, count: Any) -> None:
         """Writes down its process, so that only it is killed."""
 
         def __init__(self, job: Job, threads: int) -> None:
-            (pids / str(os.getpid())).touch()
             super().__init__(job, threads)
+            (pids / str(os.getpid())).touch()  # a worker that never started would not be tried again
 
         def work(self, unit: Unit) -> Finished:
             time.sleep(SLOWER)
