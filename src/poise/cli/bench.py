@@ -289,8 +289,7 @@ def _show(config: RunConfig, settings: Settings) -> None:
         images = min(rows[name].images, resolved.limit or rows[name].images) if name in rows else 0
         others = f"other {remaining(resolved, name, images)}" if images else "others"
         typer.echo(f"  {name}: {resolved.calibrate} images are for calibration, metrics are of the {others}")
-    chosen = make_methods(resolved)
-    for method in chosen:
+    for method in (chosen := make_methods(resolved)):
         typer.echo(f"  {method.name}: {method.describe()}")
     try:
         check_init(resolved)

@@ -45,7 +45,7 @@ def run(
     try:
         from ray import serve
     except ImportError:
-        raise MissingDependencyError.of("`poise serve --engine ray`", "ray[serve]", "ray") from None
+        raise MissingDependencyError.of("`poise serve --engine ray`", "ray[serve]", "ray-serve") from None
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
