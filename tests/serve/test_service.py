@@ -104,5 +104,7 @@ def test_stored_answers_hold_for_the_usual_settings_only(monkeypatch: pytest.Mon
     made = Service(settings(augmix=True))
     made.start()
     made.close()
+    usual = Service(settings())
     with pytest.raises(PoiseError, match="stored answer"):
-        Service(settings()).start()
+        usual.start()
+    usual.close()
