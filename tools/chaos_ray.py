@@ -17,7 +17,7 @@ from poise.evaluate import ray_engine
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
-from poise.evaluate.worker import Finished, Job
+from poise.evaluate.worker import Finished, WorkerSettings
 
 EVERY = 4.0  # seconds between two kills
 SLOWER = 1.0  # seconds that each unit takes longer, so that there is something to kill
@@ -31,7 +31,7 @@ def run_with_kills(root: Path, count: Any) -> None:
     class Marked(ray_engine.UnitWorker):
         """Writes down its process, so that only it is killed."""
 
-        def __init__(self, job: Job, threads: int) -> None:
+        def __init__(self, job: WorkerSettings, threads: int) -> None:
             super().__init__(job, threads)
             (pids / str(os.getpid())).touch()  # a worker that never started would not be tried again
 

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-EXTRAS = ("client", "data", "demo", "onnx", "ray", "report", "serve")  # what users install; not tests and tools
+EXTRAS = (
+    "client",
+    "data",
+    "demo",
+    "onnx",
+    "ray",
+    "ray-serve",
+    "report",
+    "serve",
+)  # what users install; not tests and tools
 FILE = Path(__file__).resolve().parents[1] / "docs" / "licences.md"
 
 # Licences that allow use together with Apache 2.0 code, without conditions on it.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
 
+from poise.errors import ServiceUnavailableError
 from poise.inference.classifier import Classifier
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
@@ -156,16 +157,37 @@ def test_a_wrong_answer_for_the_test_image_keeps_a_server_from_starting(monkeypa
     service.close()
 
 
+def test_a_failed_start_ends_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.serve.golden.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
+    service = Service(settings())
+    with running(service, wait=False) as live:
+        eventually(lambda: live.app.state.failure is not None and service.status == "draining")
+
+
+def test_a_stop_during_the_start_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(settings())
+
+    def stopped() -> None:
+        service.stop()
+        raise ServiceUnavailableError("The server is shutting down.")
+
+    monkeypatch.setattr(service, "_check", stopped)
+    with running(service, wait=False) as live:
+        eventually(lambda: service.status == "draining")
+    assert live.app.state.failure is None
+
+
 def test_a_token(live: Live) -> None:
-    with running(Service(settings(token="s3cret"))) as guarded:
+    with running(Service(settings(token="s3cr\u00e9t"))) as guarded:
         assert guarded.get("/live").status_code == guarded.get("/ready").status_code == 200
-        for header in ("", "s3cret", "Bearer wrong", "Bearer", "Basic s3cret", "Bearer caf\u00e9"):
+        for header in ("", "s3cret", "Bearer wrong", "Bearer", "Basic s3cr\u00e9t", "Bearer s3cr\u00e9t"):
             headers = {"Authorization": header.encode("latin-1")} if header else {}
             for path in ("/v1/models", "/metrics", "/openapi.json"):
                 answer = guarded.get(path, headers=headers)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
         assert answer.headers["www-authenticate"] == "Bearer"
-        assert guarded.get("/v1/models", headers={"Authorization": "Bearer s3cret"}).status_code == 200
+        right = {"Authorization": "Bearer s3cr\u00e9t".encode()}  # in UTF-8, as files and the environment have it
+        assert guarded.get("/v1/models", headers=right).status_code == 200
     assert "s3cret" not in repr(settings(token="s3cret"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from serve.live import HeldService, png, settings
@@ -81,3 +82,29 @@ def test_a_service_answers_between_start_and_close() -> None:
     assert future.result(0)["kld+cats"].label in ("cat", "dog")
     with pytest.raises(ServiceUnavailableError, match="closed"):
         service.submit(png(0), Job(labels=("cat",)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limits": Limits(labels=2, methods=1, pixels=1000, queue=3), "methods": ("zero-shot",)},
+        {"limits": Limits(views=1), "views": 1, "methods": ("zero-shot",)},
+        {"context": "none", "methods": ("zero-shot",)},
+    ],
+)
+def test_the_test_image_needs_no_more_than_the_server_offers(changes: dict[str, Any]) -> None:
+    made = Service(settings(**changes))
+    made.start()
+    assert made.ready
+    made.close()
+
+
+def test_stored_answers_hold_for_the_usual_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.serve.golden.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
+    made = Service(settings(augmix=True))
+    made.start()
+    made.close()
+    usual = Service(settings())
+    with pytest.raises(PoiseError, match="stored answer"):
+        usual.start()
+    usual.close()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.shared_options import Device, Dtype, Model, Seed, Threads, Views
+from poise.cli.shared_options import Device, Dtype, Model, Seed, Threads, Views, given
 from poise.errors import MissingDependencyError
 
 
@@ -45,16 +45,16 @@ def demo(
         raise MissingDependencyError.of("`poise demo`", str(error.name), "demo") from None
     from poise.calibration import Calibration
     from poise.demo import mount
+    from poise.inference.options import find_views
     from poise.serve.settings import ServiceSettings
 
-    options: dict[str, Any] = {"model": model, "views": views, "seed": seed}
+    known = None if calibration is None else Calibration.load(calibration)
+    options: dict[str, Any] = {"model": model, "views": find_views(views, None, known), "seed": seed}
     fixed: dict[str, Any] = {"device": device, "dtype": dtype, "coverage": coverage, "max_error": max_error}
-    if calibration is None:
+    if known is None:
         settings = ServiceSettings(**options, **fixed)
     else:
-        given = {name: value for name, value in options.items()
-                 if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}  # fmt: skip
-        settings = ServiceSettings.of_calibration(Calibration.load(calibration), **given, **fixed)
+        settings = ServiceSettings.of_calibration(known, **given(ctx, options), **fixed)
     app = mount(http_app.create_app(settings), path="/", runs=runs)
 
     def say(text: str) -> None:

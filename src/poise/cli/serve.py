@@ -21,6 +21,7 @@ from poise.cli.shared_options import (
     Template,
     Threads,
     Views,
+    given,
     labels_from,
 )
 from poise.errors import InvalidOptionError, MissingDependencyError
@@ -86,7 +87,6 @@ def serve(
     replicas: Annotated[int, typer.Option(min=1, help="With --engine ray: processes with a model each.")] = 1,
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
-    given = {name for name in ctx.params if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
     token = _token(token_file)
     try:
         from poise.serve import http_app, uvicorn_server
@@ -94,15 +94,17 @@ def serve(
         raise MissingDependencyError.of("`poise serve`", str(error.name), "serve") from None
     from poise import methods
     from poise.calibration import Calibration
+    from poise.inference.options import find_views
     from poise.serve.settings import ServiceSettings
 
     uvicorn_server.check_exposure(host, token, allow_anonymous)
+    known = None if calibration is None else Calibration.load(calibration)
     answers: dict[str, Any] = {
-        "model": model, "method": tuple(methods.expand(method)), "template": template, "init": init, "views": views,
-        "augmix": augmix, "seed": seed,
+        "model": model, "method": tuple(methods.expand(method)), "template": template, "init": init,
+        "views": find_views(views, batch_size, known), "augmix": augmix, "seed": seed,
     }  # fmt: skip
-    if calibration is not None:
-        answers = {name: value for name, value in answers.items() if name in given}
+    if known is not None:
+        answers = given(ctx, answers)
     if "method" in answers:
         answers["methods"] = answers.pop("method")
     if labels is not None or labels_file is not None:
@@ -113,10 +115,7 @@ def serve(
         "device": device, "dtype": dtype, "batch_size": batch_size, "batch_wait": batch_wait, "coverage": coverage,
         "max_error": max_error, "token": token, "limits": limits, **answers,
     }  # fmt: skip
-    if calibration is None:
-        settings = ServiceSettings(**options)
-    else:
-        settings = ServiceSettings.of_calibration(Calibration.load(calibration), **options)
+    settings = ServiceSettings(**options) if known is None else ServiceSettings.of_calibration(known, **options)
     address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
     if engine is EngineName.ray:
         if demo:
@@ -142,8 +141,12 @@ def _say(text: str) -> None:
 def _token(file: Path | None) -> str:
     """Return the token, which is never an option: other users of the machine can read a process's options."""
     if file is None:
-        return os.environ.get("POISE_SERVE_TOKEN", "")
-    token = file.read_text("utf-8").strip()
+        return os.environ.get("POISE_SERVE_TOKEN", "").strip()
+    try:
+        token = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidOptionError(f"The token file '{file}' can't be read: {why}.", hint="Give a text file.") from None
     if not token:
         raise InvalidOptionError(f"The file '{file}' contains no token.", hint="Write one line of random text to it.")
     return token

@@ -54,10 +54,15 @@ def _use(count: int) -> int:
     return count
 
 
+def given(ctx: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the user gave, on the command line or in the environment."""
+    return {name: value for name, value in options.items()
+            if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}  # fmt: skip
+
+
 def unless_given(ctx: typer.Context, options: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with the stored values of those that were not given on the command line."""
-    given = {name for name in options if (source := ctx.get_parameter_source(name)) and source.name != "DEFAULT"}
-    return {**options, **{name: value for name, value in stored.items() if name not in given}}
+    """Return the options with the stored values of those that the user did not give."""
+    return {**options, **stored, **given(ctx, options)}
 
 
 def stored_options(

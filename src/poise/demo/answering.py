@@ -97,8 +97,8 @@ class _Answering:
         yield self._panels(answers, self.tuned, seconds)
         if self.tuned:
             jobs = [self._job(names, details=True) for names in self._groups(self.tuned)]
-            futures = [self.service.submit(self.image, job) for job in jobs]
-            for job, future in zip(jobs, futures, strict=True):
+            for job in jobs:  # one after the other, so that nothing is left in the queue if the page is closed
+                future = self.service.submit(self.image, job)
                 yield from _waiting(future, f"Tuning on views of the image: {', '.join(job.methods)}", start)
                 answers |= future.result()
             seconds |= {", ".join(self.tuned): time.monotonic() - start}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from poise.data import ImageSet, Item
@@ -11,6 +10,7 @@ from poise.evaluate.storage.parts import pixels_in, read_parts
 from poise.evaluate.storage.run_folder import RunFolder
 from poise.images import read_image
 from poise.loading.overlap import map_ahead
+from poise.threads import available_cores
 
 
 def check_images(folder: RunFolder, sets: Mapping[str, ImageSet], finished: Collection[str]) -> None:
@@ -35,6 +35,6 @@ def _changed(items: Sequence[Item], pixels: Mapping[str, str]) -> Iterator[Item]
             return True
 
     known = [item for item in items if item.id in pixels]
-    threads = min(8, os.cpu_count() or 1)
+    threads = min(8, available_cores())
     results = map_ahead(differs, known, threads=threads, window=4 * threads)
     return (item for item, other in zip(known, results, strict=True) if other)

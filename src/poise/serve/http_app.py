@@ -65,8 +65,11 @@ async def _start(app: FastAPI) -> None:
     try:
         await run_in_threadpool(app.state.service.start)
     except Exception as error:
+        if app.state.service.status != "starting":  # it was told to stop meanwhile, which is no failure
+            return
         _log.error("the service could not be started: %s", error)
         app.state.failure = error
+        app.state.service.stop()  # who waits until it has started, as the demo page does, need not wait any longer
         app.state.on_failure()
 
 

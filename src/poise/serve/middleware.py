@@ -51,6 +51,7 @@ class Observe:
         except Exception as error:  # a defect; the others are responses already
             if answered:
                 raise
+            self._metrics.rejected.labels("internal_error").inc()
             await problems.response(error, request_id)(scope, receive, answer)
 
 
@@ -82,7 +83,8 @@ class Gate:
         if not self._token or scope["path"] in OPEN:
             return
         kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
+        # Headers are decoded as Latin-1, whatever they contain; encoding gives their bytes back.
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("latin-1"), self._token):
             raise _Refused(
                 PoiseError("This server needs a token.", hint="Send Authorization: Bearer TOKEN.", code="unauthorized")
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from poise.backbones import load_model
@@ -16,6 +17,7 @@ from poise.inference.limits import default_batch_size
 from poise.serve import golden
 from poise.serve.batcher import Batcher
 from poise.serve.cache import ClassifierCache
+from poise.serve.ceilings import Limits
 from poise.serve.jobs import PlannedJob, plan
 from poise.serve.settings import Job, ServiceSettings
 from poise.serve.telemetry import Metrics
@@ -174,10 +176,13 @@ class Service:
                 yield answers
 
     def _check(self) -> None:
-        planned, image = self.plan(golden.JOB), golden.image()
-        served = self._queue([image], planned)[0].result()
-        plain = self._build(planned.job)(image)
-        golden.check(self.encoder.name, str(self.encoder.dtype).removeprefix("torch."), served, plain)
+        assert self._batcher is not None
+        settings, image = self.settings, golden.image()
+        # The server's limits are for requests: the test image may ask for more than they allow.
+        job = plan(golden.job(settings), replace(settings, limits=Limits())).job
+        served = self._batcher.submit(job, [image])[0].result()
+        plain = self._build(job)(image)
+        golden.check(self.encoder.name, str(self.encoder.dtype).removeprefix("torch."), settings, served, plain)
 
 
 def _failed(error: PoiseError) -> Future[Answers]:
