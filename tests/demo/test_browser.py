@@ -223,7 +223,7 @@ def test_a_benchmark_run_is_shown_in_the_second_tab(page) -> None:
     wait(lambda: find(page, "[role=option]"))[0].click()
     frame = wait(lambda: find(page, "iframe.poise-run"))[0]
     page.switch_to.frame(frame)
-    assert "Results" in wait(lambda: find(page, "h2"))[0].text
+    assert "Calibration error" in wait(lambda: find(page, "h2"))[0].text
     page.switch_to.default_content()
 
 

@@ -50,6 +50,7 @@ def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence
     Example:
         >>> import tempfile
         >>> from poise import Classifier
+        >>> from poise.export import open_onnx
         >>> classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu")
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     export_onnx(classify, f"{folder}/classify.onnx")
