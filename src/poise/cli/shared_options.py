@@ -30,7 +30,8 @@ def _views(text: str) -> int | str:
 Views = Annotated[
     Any,
     typer.Option(parser=_views, metavar="N|auto",
-                 help="Views per image, including the plain view; auto: the fewest whose answers agree with 64."),
+                 help="Views per image, including the plain view; auto: the fewest whose answers agree with 64, chosen "
+                 "on the images (classify and calibrate only, with 60 images or more)."),
 ]  # fmt: skip
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
@@ -83,9 +84,8 @@ def stored_options(
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
     """Return the labels that one of two options gives."""
     if (labels is None) == (labels_file is None):
-        raise InvalidLabelsError(
-            "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
-        )
+        given = "No labels were given" if labels is None else "Both --labels and --labels-file were given"
+        raise InvalidLabelsError(f"{given}.", hint="Give either --labels a,b,c or --labels-file FILE.")
     if labels_file is None:
         return [label.strip() for label in labels.split(",")] if labels and labels.strip() else []
     from poise.prompts.labels import read_labels
