@@ -180,6 +180,13 @@ def test_refusals_have_one_clear_message(
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize("command", [["serve"], ["demo"], ["export", "onnx", "--out", "x.onnx"]], ids=" ".join)
+def test_views_are_a_number_where_there_are_no_images_to_choose_on(command: list[str]) -> None:
+    refusal = CliRunner().invoke(app, [*command, "--views", "auto"])
+    assert refusal.exit_code == 2
+    assert "'auto' is chosen on" in refusal.output
+
+
 def test_lists_and_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"poise {poise.__version__}"
     done = CliRunner().invoke(app, ["list", "methods"], env={"POISE_VERSION": "1"})  # not an option, unlike others

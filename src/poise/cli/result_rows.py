@@ -93,7 +93,8 @@ class Columns:
 def _decided(result: Result, threshold: float) -> Result:
     from poise.inference.results import Decision
 
-    action: Literal["answer", "abstain"] = "answer" if result.confidence >= threshold else "abstain"
+    answered = result.confidence >= threshold and result.rejected is None
+    action: Literal["answer", "abstain"] = "answer" if answered else "abstain"
     return replace(result, decision=Decision(action, threshold, "Nothing is guaranteed: the threshold is your own."))
 
 

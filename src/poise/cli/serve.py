@@ -14,13 +14,13 @@ from poise.cli.shared_options import (
     Device,
     Dtype,
     EngineName,
+    FixedViews,
     Init,
     LabelsFile,
     Model,
     Seed,
     Template,
     Threads,
-    Views,
     labels_from,
 )
 from poise.errors import InvalidOptionError, MissingDependencyError
@@ -37,7 +37,7 @@ def serve(
     method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = "kld+cats",
     template: Template = None,
     init: Init = "template",
-    views: Views = 64,
+    views: FixedViews = 64,
     augmix: AugMix = False,
     seed: Seed = 0,
     device: Device = "auto",

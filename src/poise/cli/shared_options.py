@@ -27,12 +27,23 @@ def _views(text: str) -> int | str:
     return text if str(text) == "auto" else int(text)
 
 
+def _fixed_views(text: str) -> int:
+    if str(text) == "auto":
+        raise typer.BadParameter("'auto' is chosen on images: use `poise calibrate --views auto`, or give a number.")
+    if not str(text).lstrip("-").isdigit():
+        raise typer.BadParameter(f"{text!r} is not a whole number.")
+    return int(text)
+
+
 Views = Annotated[
     Any,
     typer.Option(parser=_views, metavar="N|auto",
                  help="Views per image, including the plain view; auto: the fewest whose answers agree with 64, chosen "
-                 "on the images (classify and calibrate only, with 60 images or more)."),
+                 "on the images (60 or more)."),
 ]  # fmt: skip
+FixedViews = Annotated[  # of commands that have no images to choose on
+    Any, typer.Option(parser=_fixed_views, metavar="N", help="Views per image, including the plain view.")
+]
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
