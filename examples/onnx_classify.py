@@ -10,6 +10,8 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
 
+if len(sys.argv) < 3:
+    sys.exit("Usage: python onnx_classify.py FILE.onnx IMAGE...")
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 facts = json.loads(session.get_modelmeta().custom_metadata_map["poise"])
 spec, size = facts["image"], facts["image"]["size"]

@@ -112,8 +112,12 @@ def test_calibration_images_cost_one_row_each(stored, folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        (["--max-error", "0.05"], InvalidCalibrationError, "24 images are too few: 72 for an error of at most 0.05"),
-        (["--coverage", "0.99"], InvalidCalibrationError, "99 for prediction sets with coverage 0.99"),
+        (
+            ["--max-error", "0.05"],
+            InvalidCalibrationError,
+            "24 images are too few: at least 72 are needed for an",
+        ),
+        (["--coverage", "0.99"], InvalidCalibrationError, "99 are needed for prediction sets with coverage 0.99"),
         (["--coverage", "90"], InvalidOptionError, "--coverage is '90'"),
         (["--coverage", "x"], InvalidOptionError, "--coverage is 'x'"),
         (["--max-error", "0"], InvalidOptionError, "--max-error is '0'"),
@@ -137,6 +141,12 @@ def test_csv_files_that_are_something_else(content, tmp_path):
     (tmp_path / "x.csv").write_bytes(content)
     text = refused(InvalidDatasetError, "calibrate", tmp_path / "x.csv", "--out", tmp_path / "c.json", *TINY)
     assert "path,label" in text
+
+
+def test_a_csv_file_with_other_columns_is_told_which_it_has(tmp_path):
+    (tmp_path / "x.csv").write_text("path,class\na.png,cat\n")
+    text = refused(InvalidDatasetError, "calibrate", tmp_path / "x.csv", "--out", tmp_path / "c.json", *TINY)
+    assert "has no column label, but 'path', 'class'" in text
 
 
 def test_groups_of_methods_and_what_cannot_be_certified(folder, tmp_path):

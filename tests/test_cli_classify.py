@@ -157,14 +157,18 @@ def test_exit_codes_for_bad_rows(folder: Path) -> None:
     rows = json.loads(some.stdout)
     assert [row["error"] is not None for row in rows] == [False, False, True]
     assert len({tuple(row) for row in rows}) == 1  # every row has the same keys
-    assert run(str(folder / "c.jpg"), "--labels", "cat,dog").exit_code == 4
+    none = run(str(folder / "c.jpg"), "--labels", "cat,dog")
+    assert none.exit_code == 4
+    assert none.stdout.splitlines()[0].split() == ["image", "method", "label"]  # no columns that nothing fills
 
 
 def test_refusals_have_one_clear_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = str(folder / "a.png")
-    assert "either --labels" in refused(monkeypatch, capsys, "classify", image, *TINY)
+    assert "No labels were given. Give either --labels" in refused(monkeypatch, capsys, "classify", image, *TINY)
+    both = ["--labels", "a,b", "--labels-file", image]
+    assert "Both --labels and --labels-file" in refused(monkeypatch, capsys, "classify", image, *both, *TINY)
     assert "Did you mean 'kld'" in refused(
         monkeypatch, capsys, "classify", image, "--labels", "a,b", "--method", "klt", *TINY
     )
@@ -176,9 +180,17 @@ def test_refusals_have_one_clear_message(
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize("command", [["serve"], ["demo"], ["export", "onnx", "--out", "x.onnx"]], ids=" ".join)
+def test_views_are_a_number_where_there_are_no_images_to_choose_on(command: list[str]) -> None:
+    refusal = CliRunner().invoke(app, [*command, "--views", "auto"])
+    assert refusal.exit_code == 2
+    assert "'auto' is chosen on" in refusal.output
+
+
 def test_lists_and_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"poise {poise.__version__}"
-    assert "kld+cats" in CliRunner().invoke(app, ["list", "methods"]).stdout
+    done = CliRunner().invoke(app, ["list", "methods"], env={"POISE_VERSION": "1"})  # not an option, unlike others
+    assert "kld+cats" in done.stdout
     assert "lambda_q=4.0" in CliRunner().invoke(app, ["list", "settings"]).stdout
     assert "pocket" in CliRunner().invoke(app, ["list", "models"]).stdout
     assert "caltech101" in CliRunner().invoke(app, ["list", "datasets"]).stdout

@@ -108,6 +108,11 @@ def test_error_rows_have_the_columns_of_the_others(folder: Path) -> None:
     assert len({tuple(row) for row in found}) == 1
 
 
+def test_a_rejected_image_is_not_answered(folder: Path) -> None:
+    rows = json.loads(run(folder, "--format", "json", "--threshold", 0, "--reject", 1).stdout)
+    assert {(row["label"], row["decision"]["action"]) for row in rows} == {("unknown", "abstain")}
+
+
 def test_a_threshold_of_ones_own_guarantees_nothing(folder: Path) -> None:
     full = json.loads(run(folder, "--format", "json").stdout)
     middle = sorted(row["confidence"] for row in full)[1]

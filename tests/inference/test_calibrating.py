@@ -169,11 +169,11 @@ def test_another_model_is_refused_by_its_fingerprint(encoder, calibration):
 
 def test_too_few_images_are_refused_before_any_work(encoder):
     plain = classifier(encoder)
-    with pytest.raises(InvalidCalibrationError, match=r"8 images are too few: 9 for prediction sets with"):
+    with pytest.raises(InvalidCalibrationError, match=r"8 images are too few: at least 9 are needed for pred"):
         plain.calibrate(["missing.png"] * 8, truth(8), coverage=[0.9])
-    with pytest.raises(InvalidCalibrationError, match=r"59 for an error of at most 0\.05 with confidence 0\.95"):
+    with pytest.raises(InvalidCalibrationError, match=r"59 are needed .* of at most 0\.05 with confidence 0\.95"):
         plain.calibrate(["missing.png"] * 58, truth(58), max_error=[0.05])
-    with pytest.raises(InvalidCalibrationError, match="72 for an error"):  # 0.025 for each of two methods
+    with pytest.raises(InvalidCalibrationError, match="72 are needed for an error"):  # 0.025 for each of two methods
         classifier(encoder, ["zero-shot", "tpt"]).calibrate(["missing.png"] * 58, truth(58), max_error=[0.05])
 
 

@@ -46,7 +46,15 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+            allow_from_autoenv=False,
+            show_envvar=False,
+        ),  # POISE_VERSION may be a version, as in containers
     ] = False,
 ) -> None:
     """Trustworthy confidence for CLIP-like vision-language models."""

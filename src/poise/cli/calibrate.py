@@ -215,9 +215,13 @@ def _labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
     hint = "Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label"
     try:
         with images.open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for _, row in zip(range(_MAX_ROWS), csv.DictReader(file), strict=False)]
+            reader = csv.DictReader(file)
+            rows = [row for _, row in zip(range(_MAX_ROWS), reader, strict=False)]
     except (OSError, ValueError, csv.Error) as problem:
         raise InvalidDatasetError(f"'{images}' can't be read as labelled images: {problem}.", hint=hint) from None
+    if missing := [column for column in ("path", "label") if rows and column not in (reader.fieldnames or ())]:
+        columns = ", ".join(map(repr, reader.fieldnames or ()))
+        raise InvalidDatasetError(f"'{images}' has no column {missing[0]}, but {columns[:200]}.", hint=hint)
     for number, row in enumerate(rows, start=2):
         for column in ("path", "label"):
             if not (row.get(column) or "").strip():

@@ -99,7 +99,7 @@ def classify(
     address: Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")] = "",
     actors: Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")] = 0,
 ) -> None:
-    """Classify images and print a calibrated confidence for each."""
+    """Classify images and print a label and its confidence for each."""
     if resume and (out is None or output is not Format.jsonl):
         raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
     if threshold is not None and max_error is not None:

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.shared_options import Device, Dtype, Model, Seed, Threads, Views, given
+from poise.cli.shared_options import Device, Dtype, FixedViews, Model, Seed, Threads, given
 from poise.errors import MissingDependencyError
 
 
 def demo(
     ctx: typer.Context,
     model: Model = "pocket",
-    views: Views = 64,
+    views: FixedViews = 64,
     seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",

@@ -9,6 +9,7 @@ import typer
 
 from poise.cli.shared_options import (
     AugMix,
+    FixedViews,
     Init,
     LabelsFile,
     LongLabel,
@@ -17,7 +18,6 @@ from poise.cli.shared_options import (
     Seed,
     Template,
     Threads,
-    Views,
     labels_from,
     stored_options,
 )
@@ -41,7 +41,7 @@ def onnx(
     method: Annotated[str, typer.Option(help="zero-shot, zero or mta.")] = "zero-shot",
     template: Template = None,
     init: Init = "template",
-    views: Views = 64,
+    views: FixedViews = 64,
     augmix: AugMix = False,
     seed: Seed = 0,
     on_long_label: OnLongLabel = LongLabel.error,

@@ -134,9 +134,8 @@ def fpp(
     from poise.prompts.labels import read_labels
 
     if bool(dataset) == bool(labels_file):
-        raise InvalidOptionError(
-            "Labels must come from one option.", hint="Give either --dataset NAME or --labels-file FILE."
-        )
+        given = "Both --dataset and --labels-file were given" if dataset else "No labels were given"
+        raise InvalidOptionError(f"{given}.", hint="Give either --dataset NAME or --labels-file FILE.")
     labels = read_labels(labels_file) if labels_file else list(_open(dataset, data, 0, 1, split="test").classes)
     encoder = _load(model, device, dtype)
     recipe = init.Flatness(steps=steps, weight=weight or None, seed=seed)

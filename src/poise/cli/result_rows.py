@@ -93,7 +93,8 @@ class Columns:
 def _decided(result: Result, threshold: float) -> Result:
     from poise.inference.results import Decision
 
-    action: Literal["answer", "abstain"] = "answer" if result.confidence >= threshold else "abstain"
+    answered = result.confidence >= threshold and result.rejected is None
+    action: Literal["answer", "abstain"] = "answer" if answered else "abstain"
     return replace(result, decision=Decision(action, threshold, "Nothing is guaranteed: the threshold is your own."))
 
 
@@ -106,7 +107,7 @@ def as_table(outcomes: Sequence[Any], columns: Columns) -> str:
     rows = [columns.results(outcome) for outcome in outcomes]
     results = [result for row in rows for result in row]
     shown = {name: value for name, value in _TABLE.items()
-             if not results or any(value(result) is not None for result in results)}  # fmt: skip
+             if any(value(result) is not None for result in results) or name in ("method", "label")}  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("image", *shown):
         table.add_column(heading, justify="right" if heading in (*_NUMBERS, "raw") else "left")

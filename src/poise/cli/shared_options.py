@@ -27,11 +27,23 @@ def _views(text: str) -> int | str:
     return text if str(text) == "auto" else int(text)
 
 
+def _fixed_views(text: str) -> int:
+    if str(text) == "auto":
+        raise typer.BadParameter("'auto' is chosen on images: use `poise calibrate --views auto`, or give a number.")
+    if not str(text).lstrip("-").isdigit():
+        raise typer.BadParameter(f"{text!r} is not a whole number.")
+    return int(text)
+
+
 Views = Annotated[
     Any,
     typer.Option(parser=_views, metavar="N|auto",
-                 help="Views per image, including the plain view; auto: the fewest whose answers agree with 64."),
+                 help="Views per image, including the plain view; auto: the fewest whose answers agree with 64, chosen "
+                 "on the images (60 or more)."),
 ]  # fmt: skip
+FixedViews = Annotated[  # of commands that have no images to choose on
+    Any, typer.Option(parser=_fixed_views, metavar="N", help="Views per image, including the plain view.")
+]
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
@@ -88,9 +100,8 @@ def stored_options(
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
     """Return the labels that one of two options gives."""
     if (labels is None) == (labels_file is None):
-        raise InvalidLabelsError(
-            "Labels must come from one option.", hint="Give either --labels a,b,c or --labels-file FILE."
-        )
+        given = "No labels were given" if labels is None else "Both --labels and --labels-file were given"
+        raise InvalidLabelsError(f"{given}.", hint="Give either --labels a,b,c or --labels-file FILE.")
     if labels_file is None:
         return [label.strip() for label in labels.split(",")] if labels and labels.strip() else []
     from poise.prompts.labels import read_labels

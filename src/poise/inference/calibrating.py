@@ -104,11 +104,11 @@ def check_number(
         what = f"an error of at most {level:g} with confidence {1 - delta:g}"
         needed[what] = images_for_error(level, delta / methods)
     needed["any calibration"] = 2
-    if problems := [f"{count} for {what}" for what, count in needed.items() if images < count]:
+    if problems := [f"at least {count} are needed for {what}" for what, count in needed.items() if images < count]:
         raise InvalidCalibrationError(
-            f"{images} images are too few: {'; '.join(problems)} at the very least.",
-            hint="Label more images, or ask for less. Several methods share the confidence: with one method fewer "
-            "images are needed.",
+            f"{images} images are too few: {'; '.join(problems)}.",
+            hint="Label more images, or ask for a lower coverage or a higher error."
+            + (" Several methods share the confidence: one method needs fewer images." if methods > 1 else ""),
         )
 
 

@@ -82,7 +82,8 @@ def check_guarantees(calibration: object, coverage: object, max_error: object, r
     """Raise an error if these options of `Classifier` don't fit together."""
     if calibration is None and (coverage is not None or max_error is not None):
         raise InvalidOptionError(
-            "coverage and max_error need a calibration.", hint="Make one with `poise calibrate` or `calibrate`."
+            "coverage and max_error need a calibration.",
+            hint="Make one with `poise calibrate` or `Classifier.calibrate`, and give it as `calibration`.",
         )
     if reject is not None and max_error is not None:
         raise InvalidOptionError(

@@ -49,7 +49,7 @@ def create_app(settings: ServiceSettings, service: Service | None = None) -> Fas
         await run_in_threadpool(service.close)
 
     app = FastAPI(
-        title="poise", version=__version__, description="Zero-shot image classification with calibrated confidence.",
+        title="poise", version=__version__, description="Zero-shot image classification with confidence.",
         docs_url=None, redoc_url=None, lifespan=lifespan,  # their pages would load scripts from elsewhere
     )  # fmt: skip
     app.state.service, app.state.failure, app.state.on_failure = service, None, lambda: None
@@ -213,4 +213,4 @@ def _decoded(image: str) -> bytes | PoiseError:
 
 def _check_ready(service: Service) -> None:
     if not service.ready:
-        raise ServiceUnavailableError(f"The server is {service.status}.", hint="Try again, or ask another one.")
+        raise ServiceUnavailableError(f"The server is {service.status}.", hint="Try again in a few seconds.")

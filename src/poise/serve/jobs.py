@@ -67,5 +67,7 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
 def _check(what: str, given: float, most: float, code: str) -> None:
     if given > most:
         raise LimitExceededError(
-            f"The request has {given:,} {what}, and this server accepts {most:,}.", hint="Ask for less.", code=code
+            f"The request has {given:,} {what}, and this server accepts {most:,}.",
+            hint=f"Give at most {most:,}.",
+            code=code,
         )

@@ -65,7 +65,8 @@ def install(app: FastAPI, metrics: Metrics) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-        answer = await known(request, PoiseError(f"{error.detail}.", code=code))
+        hint = "" if code == "bad_request" else "/openapi.json describes the routes."
+        answer = await known(request, PoiseError(f"{error.detail}.", hint=hint, code=code))
         answer.headers.update(error.headers or {})
         return answer
 

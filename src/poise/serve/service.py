@@ -107,7 +107,7 @@ class Service:
     def submit_all(self, images: Sequence[bytes], job: Job) -> list[Future[Answers]]:
         """Queue several images, or none of them if the queue has not room for all; see `submit`."""
         if not self.ready:
-            raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again, or ask another one.")
+            raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again in a few seconds.")
         planned = self.plan(job, len(images))
         try:
             self.classifier(planned.job)  # errors of labels and template

@@ -100,7 +100,7 @@ def _listen(address: Address) -> socket.socket:
     except OSError as error:
         raise InvalidOptionError(
             f"The server can't listen on {address.host}:{address.port}: {error.strerror or error}.",
-            hint="Give another --host or --port.",
+            hint="Give another --port (`poise serve`: or another --host).",
         ) from None
 
 
