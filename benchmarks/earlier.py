@@ -26,5 +26,7 @@ def earlier_path(model: Any) -> Iterator[None]:
         mock.patch.object(batched, "map_parallel", _one_by_one),
         mock.patch.object(efficientnet, "_FUSED", None),
     ):
-        yield
-    model.chunk = chunk
+        try:
+            yield
+        finally:
+            model.chunk = chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from tools.fuzz.edits import Choices, edited_bytes, edited_tree  # noqa: E402
-from tools.fuzz.fuzz import fuzz  # noqa: E402
+from tools.fuzz.fuzz import TooSlow, fuzz, outcome  # noqa: E402
 from tools.fuzz.targets import TARGETS, clean_up  # noqa: E402
 
 SLOW = {"run_folder": 25}  # inputs of targets that take tens of milliseconds each
@@ -27,6 +28,14 @@ def _no_files_left():
 @pytest.mark.parametrize("name", TARGETS)
 def test_edited_files_end_in_an_error_of_poise_or_in_none(name: str) -> None:
     assert fuzz(TARGETS[name], SLOW.get(name, 250), first_seed=10**6) == {}
+
+
+def test_a_reader_that_catches_all_errors_does_not_hide_that_it_is_slow() -> None:
+    def work(data: bytes) -> None:
+        with contextlib.suppress(Exception):
+            raise TooSlow
+
+    assert outcome(work, b"").startswith("TooSlow")
 
 
 def test_edits_are_repeatable_and_change_something() -> None:

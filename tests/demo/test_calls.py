@@ -52,6 +52,13 @@ def test_command_gives_the_same_numbers(service, image, tmp_path, monkeypatch) -
         assert f"{result.method},{result.label},{result.confidence!r}" in done.output
 
 
+def test_what_the_server_was_started_with_is_in_the_calls() -> None:
+    call = Call("a.jpg", ("cat", "dog"), ("kld+cats",), init="mine.safetensors", augmix=True)
+    assert "init='mine.safetensors'" in in_python(call)
+    assert "augmix=True" in in_python(call)
+    assert in_shell(call) == "poise classify a.jpg --labels cat,dog --init mine.safetensors --augmix"
+
+
 def test_defaults_are_left_out() -> None:
     call = Call("a.jpg", ("cat", "dog"), ("kld+cats",))
     assert in_python(call) == (

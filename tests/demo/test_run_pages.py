@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ def test_the_page_of_a_run_is_in_a_sandbox(root: Path) -> None:
     assert frame.startswith("<iframe")
     assert 'sandbox="allow-scripts"' in frame
     assert frame.count("<") == 2  # the page itself is escaped
+
+
+def test_a_run_that_goes_on_has_a_new_page(tmp_path: Path) -> None:
+    made.write_run(tmp_path, run="first", datasets=("caltech101",), methods=("zero-shot",), seeds=(1,))
+    before = run_pages.run_frame(tmp_path, "first")
+    shutil.rmtree(tmp_path / "first")
+    made.write_run(tmp_path, run="first", datasets=("caltech101", "dtd"), methods=("zero-shot",), seeds=(1,))
+    ledger = tmp_path / "first" / "ledger.jsonl"
+    os.utime(ledger, ns=(1, 1))  # another time than before, however coarse the clock of the disk is
+    assert run_pages.run_frame(tmp_path, "first") != before
 
 
 def test_several_runs_can_be_seen_together(root: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.errors import InvalidDatasetError, RunConflictError
+from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictError
 from poise.images import read_image
 from poise.report.runs import load
 
@@ -82,6 +82,16 @@ def test_data_check_finds_the_images_that_a_run_has_not_answered(images: Path, t
     result = CliRunner().invoke(app, [*command, *against])
     assert result.exit_code == 3
     assert "1 image is not the same as before, e.g. 'class0/1.png'" in " ".join(result.output.split())
+    unnamed = ["data", "check", "--data", str(tmp_path), "--deep", *against]
+    assert CliRunner().invoke(app, unnamed).exit_code == 3  # the datasets of the run
+
+
+def test_data_check_does_not_pass_a_dataset_that_the_run_does_not_have(images: Path, tmp_path: Path) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    command = ["data", "check", f"folder:{images}/", "--data", str(tmp_path), "--run", str(tmp_path / "out" / "run")]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, InvalidOptionError)
+    assert f"folder:{images}." in str(result.exception)  # how the run writes it
 
 
 def test_an_image_that_was_replaced_during_a_run_is_refused_by_reports(images: Path, tmp_path: Path) -> None:

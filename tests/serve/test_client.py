@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from serve.live import LABELS, HeldService, Live, png, running, settings
 
 from poise.calibration import Calibration
 from poise.client import AsyncClient, Client, Reply, http_client
-from poise.errors import PoiseError, RemoteError
+from poise.errors import PoiseError, RemoteError, ServiceUnavailableError
 from poise.inference.classifier import Classifier
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
@@ -142,3 +143,19 @@ def test_the_client_needs_no_model() -> None:
     script = "import poise.client, sys; print(sorted({'torch', 'fastapi', 'numpy', 'pydantic'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_server_that_is_not_there_is_an_error_of_poise() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with Client(url) as client:
+        for call in (client.ready, client.models, lambda: client.classify(png(0))):
+            with pytest.raises(ServiceUnavailableError, match="did not answer"):
+                call()
+
+    async def ask() -> None:
+        async with AsyncClient(url) as client:
+            await client.models()
+
+    with pytest.raises(ServiceUnavailableError, match="did not answer"):
+        asyncio.run(ask())

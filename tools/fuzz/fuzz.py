@@ -64,13 +64,17 @@ def outcome(work: Callable[[bytes], None], data: bytes) -> str:
             warnings.simplefilter("ignore")
             work(data)
         return ""
-    except Exception as error:
+    except (Exception, TooSlow) as error:
         places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
         return f"{type(error).__name__} at {' < '.join(reversed(places[-3:]))}"
 
 
+class TooSlow(BaseException):
+    """An input that takes too long; not an `Exception`, which readers would turn into an error of poise's own."""
+
+
 def _too_slow(*_: object) -> None:
-    raise TimeoutError(f"more than {SECONDS} seconds")
+    raise TooSlow(f"more than {SECONDS} seconds")
 
 
 def _timed(work: Callable[[bytes], None]) -> Callable[[bytes], None]:

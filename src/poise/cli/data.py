@@ -10,6 +10,7 @@ import typer
 
 from poise.cli.exit_codes import SOME_FAILED
 from poise.cli.listing import datasets, show
+from poise.errors import InvalidOptionError
 from poise.report.table import Line, Table
 
 if TYPE_CHECKING:
@@ -39,10 +40,28 @@ def _show(findings: Sequence[CheckResult]) -> None:
     show(Table("", columns, tuple(lines), tuple(notes), texts=len(columns)))
 
 
+def _answered_by(run: Path, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the hashes of the images that a run has answered, by dataset; it must have those of all ``names``."""
+    from poise.evaluate.storage.checks import read_header
+    from poise.evaluate.storage.parts import pixels_in, read_parts
+
+    read_header(run)
+    pixels = pixels_in(read_parts(run), run.name)
+    if not pixels:
+        raise InvalidOptionError(f"The run '{run}' has no hashes of images to compare with.",
+                                 hint="It is empty, or an earlier version of poise wrote it.")  # fmt: skip
+    if unknown := [name for name in names if name not in pixels]:
+        raise InvalidOptionError(f"The run '{run}' has answered no images of '{unknown[0]}'.",
+                                 hint=f"Write the dataset as in the run: {', '.join(pixels)}.")  # fmt: skip
+    return pixels
+
+
 @app.command()
 def check(
     data: DataFolder,
-    names: Annotated[list[str] | None, typer.Argument(help="Datasets; by default all known ones.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Datasets; by default all known ones, or those of --run.")
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every image instead of a sample.")] = False,
     run: Annotated[
         Path | None, typer.Option(help="Folder of a run: also find images that are not those that it has answered.")
@@ -54,14 +73,8 @@ def check(
     """
     from poise.data import check_all
 
-    pixels = None
-    if run is not None:
-        from poise.evaluate.storage.checks import read_header
-        from poise.evaluate.storage.parts import pixels_in, read_parts
-
-        read_header(run)
-        pixels = pixels_in(read_parts(run), run.name)
-    findings, fine = check_all(data, names or [], deep=deep, pixels=pixels)
+    pixels = None if run is None else _answered_by(run, names or [])
+    findings, fine = check_all(data, names or list(pixels or {}), deep=deep, pixels=pixels)
     _show(findings)
     if not fine:
         raise typer.Exit(SOME_FAILED)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from poise.client.replies import RemoteModel, Reply, read_batch, read_error, read_models, read_reply
-from poise.errors import MissingDependencyError, RemoteError
+from poise.errors import MissingDependencyError, RemoteError, ServiceUnavailableError
 
 if TYPE_CHECKING:
     import httpx2 as httpx
@@ -81,6 +82,7 @@ class Client(_Calls):
 
         Raises:
             RemoteError: The server refused the request or could not answer it; ``code`` says why.
+            ServiceUnavailableError: The server can't be reached, or does not answer within ``timeout``.
         """
         return read_reply(self._send("POST", **self._classify(image, options)))
 
@@ -94,7 +96,8 @@ class Client(_Calls):
 
     def ready(self) -> bool:
         """Return whether the server accepts images."""
-        return bool(self._http.get("/ready").status_code == 200)
+        with _connection_errors(self._session["base_url"]):
+            return bool(self._http.get("/ready").status_code == 200)
 
     def close(self) -> None:
         """Close the connections."""
@@ -108,7 +111,8 @@ class Client(_Calls):
 
     def _send(self, method: str, **request: Any) -> dict[str, Any]:
         for again in self._waits():
-            response = self._http.request(method, **request)
+            with _connection_errors(self._session["base_url"]):
+                response = self._http.request(method, **request)
             if response.status_code not in _BUSY or not again:
                 break
             time.sleep(_pause(response))
@@ -143,7 +147,8 @@ class AsyncClient(_Calls):
 
     async def ready(self) -> bool:
         """Return whether the server accepts images."""
-        return bool((await self._http.get("/ready")).status_code == 200)
+        with _connection_errors(self._session["base_url"]):
+            return bool((await self._http.get("/ready")).status_code == 200)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -157,7 +162,8 @@ class AsyncClient(_Calls):
 
     async def _send(self, method: str, **request: Any) -> dict[str, Any]:
         for again in self._waits():
-            response = await self._http.request(method, **request)
+            with _connection_errors(self._session["base_url"]):
+                response = await self._http.request(method, **request)
             if response.status_code not in _BUSY or not again:
                 break
             await asyncio.sleep(_pause(response))
@@ -170,6 +176,18 @@ def _library() -> Any:
     except ImportError:
         raise MissingDependencyError.of("The client", "httpx2", "client") from None
     return httpx2
+
+
+@contextmanager
+def _connection_errors(url: str) -> Iterator[None]:
+    """Raise errors of the connection as one of poise's."""
+    try:
+        yield
+    except _library().TransportError as error:
+        why = str(error) or type(error).__name__
+        raise ServiceUnavailableError(
+            f"The server at '{url}' did not answer: {why}.", hint="Check that it runs, the address and the timeout."
+        ) from error
 
 
 def _file(image: Image) -> tuple[str, bytes]:

@@ -66,11 +66,11 @@ def _guarantees(result: Result, basis: Basis) -> list[tuple[Kind, str, str]]:
             "You may answer only from some confidence on, but nobody knows yet how many of these answers are wrong.",
         )]  # fmt: skip
     labels = result.prediction_set if result.prediction_set is not None else result.set_at(basis.coverage)
-    chips = " ".join(f"<code>{text(label)}</code>" for label in labels)
+    members = " ".join(f"<code>{text(label)}</code>" for label in labels)
     share = f"{100 * basis.coverage:g} of 100"
     points: list[tuple[Kind, str, str]] = [(
         "guarantee", "Which labels may it be?",
-        f"{chips} Such a set contains the correct label in {share} cases on average, {_CONDITION}.",
+        f"{members} Such a set contains the correct label in {share} cases on average, {_CONDITION}.",
     )]  # fmt: skip
     if result.decision:
         do = "Answer." if result.decision.action == "answer" else "Abstain: leave it to a person."

@@ -20,7 +20,7 @@ class Call:
 
     Attributes:
         file: name of the image's file.
-        labels, methods, template, views, seed: as in `Classifier`.
+        labels, methods, template, views, seed, init, augmix: as in `Classifier`.
         model: the server's model.
         url: where the server is, without a slash at the end.
         coverage, max_error: of the calibration.
@@ -34,6 +34,8 @@ class Call:
     template: str | None = None
     views: int = _VIEWS
     seed: int = _SEED
+    init: str = "template"
+    augmix: bool = False
     model: str = DEFAULT_MODEL
     url: str = "http://127.0.0.1:8000"
     coverage: float | None = None
@@ -55,6 +57,8 @@ class Call:
         given |= {"template": self.template} if self.template else {}
         given |= {"views": self.views} if self.views != _VIEWS else {}
         given |= {"seed": self.seed} if self.seed != _SEED else {}
+        given |= {"init": self.init} if self.init != "template" else {}
+        given |= {"augmix": True} if self.augmix else {}
         if self.calibrated:
             given |= {"calibration": CALIBRATION, "coverage": self.coverage, "max_error": self.max_error}
         return {name: value for name, value in given.items() if value is not None}
@@ -82,7 +86,7 @@ def in_shell(call: Call) -> str:
         options["method"] = ",".join(call.methods)
     words = ["poise", "classify", call.path, "--labels", ",".join(call.labels)]
     for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)
 
 

@@ -29,7 +29,7 @@ _MARKS = {"before": "before", "aim": "p_aug", "after": "after"}
 
 
 def thumbnails(image: bytes, recipe: ViewRecipe, spec: ImageSpec, chosen: Sequence[int]) -> Thumbnails:
-    """Return some views of an image as small pictures.
+    """Return some views of an image as small images.
 
     The recipe draws the same crops here as for the answer, because they depend on the seed and the pixels only.
     """
@@ -58,11 +58,11 @@ def views_block(result: Result, shown: Thumbnails) -> str:
 
 def _view(at: int, details: Details, shown: Thumbnails) -> str:
     vote, sure = details.view_labels[at], details.view_confidences[at]
-    warmth = details.view_temperatures[at]
+    temperature = details.view_temperatures[at]
     name = "the whole image" if at == 0 else f"view {at}"
     return (
         f'<li data-view="{at}"><img src="{shown[at]}" width="{SIDE}" height="{SIDE}" alt="{name}">'
-        f"<b>{text(vote)}</b><span>{number(sure)} sure</span><span>temperature {warmth:.2f}</span></li>"
+        f"<b>{text(vote)}</b><span>{number(sure)} sure</span><span>temperature {temperature:.2f}</span></li>"
     )
 
 

@@ -24,11 +24,12 @@ def choices(root: Path) -> list[str]:
 
 def run_frame(root: Path, name: str | None) -> str:
     """Return the page of `poise bench page` in a frame of its own, or a message."""
-    folders = {ALL: root} | {folder.name: folder for folder in run_folders(root)}
+    found = run_folders(root)
+    folders = {ALL: root} | {folder.name: folder for folder in found}
     if name not in folders:
         return alert("There is no such run.", "Choose one of the list.")
     try:
-        page = _page(folders[name], name)
+        page = _page(folders[name], name, tuple(map(_written, found)))
     except PoiseError as error:
         return alert(error.message, error.hint)
     # In a sandbox: its script may hide and show what the menus choose, and can't reach this page.
@@ -38,6 +39,13 @@ def run_frame(root: Path, name: str | None) -> str:
     )
 
 
+def _written(folder: Path) -> int:
+    """Return when a run's ledger was last written, which is after every new file of records."""
+    ledger = folder / "ledger.jsonl"
+    return ledger.stat().st_mtime_ns if ledger.is_file() else 0
+
+
 @lru_cache(maxsize=4)
-def _page(folder: Path, title: str) -> str:
+def _page(folder: Path, title: str, written: tuple[int, ...]) -> str:
+    """Return the page; ``written`` is in the key of the cache alone, so that a run that goes on has a new page."""
     return page_html(scoreboard(load(folder)), title)
