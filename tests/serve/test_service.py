@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from serve.live import HeldService, png, settings
 
-from poise.errors import InvalidLabelsError, LimitExceededError, PoiseError, ServiceUnavailableError, UnknownNameError
+from poise.client.http_client import RequestOptions
+from poise.errors import (
+    InvalidLabelsError,
+    InvalidOptionError,
+    LimitExceededError,
+    PoiseError,
+    ServiceUnavailableError,
+    UnknownNameError,
+)
 from poise.serve.ceilings import Limits
+from poise.serve.schemas import RequestBody
 from poise.serve.service import Service
 from poise.serve.settings import Job
 
@@ -108,3 +118,14 @@ def test_stored_answers_hold_for_the_usual_settings_only(monkeypatch: pytest.Mon
     with pytest.raises(PoiseError, match="stored answer"):
         usual.start()
     usual.close()
+
+
+def test_files_with_fixed_labels_are_not_served() -> None:
+    with pytest.raises(InvalidOptionError, match="fixed labels"):
+        Service(settings(model="onnx:classifier.onnx")).start()
+
+
+def test_requests_have_the_same_fields_everywhere() -> None:
+    fields = {row.name for row in dataclasses.fields(Job)}
+    assert {*RequestBody.model_fields} == fields
+    assert {*RequestOptions.__annotations__} == fields

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from poise.backbones.encoder import Encoder
+from poise.backbones.triton import block_kernels
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.registry import Registry
 from poise.types import DualEncoder
@@ -159,11 +160,12 @@ def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str
 
 
 def _float8_device(place: torch.device) -> torch.device:
-    if place.type != "cuda" or torch.cuda.get_device_capability(place) < _FLOAT8_CAPABILITY:
+    supported = place.type == "cuda" and torch.cuda.get_device_capability(place) >= _FLOAT8_CAPABILITY
+    if not supported or not block_kernels.available:
         where = torch.cuda.get_device_name(place) if place.type == "cuda" else f"'{place.type}'"
         raise InvalidOptionError(
             f"dtype='float8' is not accepted on {where}.",
-            hint="It needs an NVIDIA GPU of compute capability 8.9 or higher. Leave the option out.",
+            hint="It needs an NVIDIA GPU of compute capability 8.9 or higher, and Triton. Leave the option out.",
         )
     return place
 

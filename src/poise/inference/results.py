@@ -21,6 +21,7 @@ __all__ = ["Decision", "Details", "Failure", "Result", "make_result"]
 
 _TINY = 1e-300  # probabilities of 0 are raised to this
 _EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
+_ONE_LABEL = "there is one label only, so its probability is 1 for any image"
 _SHOWN = 10  # labels shown in a notebook
 
 
@@ -162,7 +163,7 @@ def make_result(
     """Return one method's answer for one image, calibrated if there are guarantees."""
     answer = prediction.answers[method]
     probs = answer.probs
-    added: dict[str, Any] = {"notes": prediction.notes}
+    added: dict[str, Any] = {"notes": prediction.notes + ((_ONE_LABEL,) if len(labels) == 1 else ())}
     if guarantees:
         probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
         added |= {

@@ -10,7 +10,13 @@ from typing import Any
 
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
-from poise.errors import InvalidCalibrationError, LimitExceededError, PoiseError, ServiceUnavailableError
+from poise.errors import (
+    InvalidCalibrationError,
+    InvalidOptionError,
+    LimitExceededError,
+    PoiseError,
+    ServiceUnavailableError,
+)
 from poise.images.read import image_size
 from poise.inference.classifier import Answers, Classifier, or_raise
 from poise.inference.limits import default_batch_size
@@ -67,6 +73,11 @@ class Service:
             return
         settings = self.settings
         plan(Job(labels=settings.labels or ("any",)), settings)  # before the model is loaded
+        if settings.model.startswith("onnx:"):
+            raise InvalidOptionError(
+                f"'{settings.model}' has fixed labels, and a server's requests bring their own.",
+                hint="Serve the model that it was exported from, or run the file with examples/onnx_classify.py.",
+            )
         self.encoder = load_model(settings.model, device=settings.device, dtype=settings.dtype)
         if settings.labels:
             self.classifier(self.plan(Job()).job)
