@@ -79,7 +79,6 @@ def test_other_machines_are_served_with_a_token_only(host: str, tmp_path: Path) 
         (["--host", "203.0.113.7", "--allow-anonymous"], "can't listen"),
         (["--method", "tda", "--model", "tiny"], "depend on the images before"),
         (["--views", "65", "--model", "tiny"], "accepts 64"),
-        (["--views", "auto", "--model", "tiny"], "needs images to decide on"),
         (["--token-file", "missing.txt"], "can't be read"),
     ],
 )  # fmt: skip
