@@ -127,7 +127,6 @@ SAVED: dict[str, Callable[[Path], Any]] = {
     "local-dir:siglip": lambda folder: save_open_clip("siglip", folder),
     "transformers:clip": save_clip,
     "transformers:siglip": save_siglip,
-    "transformers:siglip2": lambda folder: save_siglip(folder, version=2),
 }
 
 
@@ -141,6 +140,14 @@ def test_towers_of_other_libraries(name: str, tmp_path: Path) -> None:
     export_onnx(classifier, tmp_path / "x.onnx")
     found = open_onnx(tmp_path / "x.onnx").predict_proba(images(3))
     np.testing.assert_allclose(found, classifier.predict_proba(images(3)), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_tower_that_fixes_the_number_of_images_is_refused(tmp_path: Path) -> None:
+    save_siglip(tmp_path / "siglip2", version=2)
+    classifier = Classifier(LABELS, load_model(f"transformers:{tmp_path / 'siglip2'}", device="cpu"), "zero-shot")
+    with pytest.raises(InvalidOptionError, match="depends on the number of images"):
+        export_onnx(classifier, tmp_path / "x.onnx")
 
 
 @pytest.mark.parametrize(

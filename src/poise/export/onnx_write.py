@@ -159,7 +159,13 @@ def _trace(module: ExportedClassifier, views: int) -> Any:
     finally:
         log.setLevel(level)
     assert program is not None
-    return onnxscript.ir.to_proto(program.model)
+    model = onnxscript.ir.to_proto(program.model)
+    if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:  # the trace has fixed the number of images
+        raise InvalidOptionError(
+            f"The image tower of {module.encoder.name} can't be exported: its code depends on the number of images.",
+            hint="SigLIP 2 models of transformers are such. Use another model.",
+        )
+    return model
 
 
 def _translations() -> dict[Any, Any]:
