@@ -12,12 +12,15 @@ from poise.cli import result_rows, sink
 from poise.cli.shared_options import (
     AugMix,
     BatchSize,
+    CalibrationFile,
+    Coverage,
     Device,
     Dtype,
     EngineName,
     Init,
     LabelsFile,
     LongLabel,
+    MaxError,
     Model,
     OnLongLabel,
     Seed,
@@ -59,20 +62,9 @@ def classify(
     batch_size: BatchSize = None,
     on_long_label: OnLongLabel = LongLabel.error,
     threads: Threads = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of `poise calibrate`. Labels, model, method, template, init, views, AugMix and seed are taken "
-            "from it, unless you give them."
-        ),
-    ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
-    ] = None,
-    max_error: Annotated[
-        float | None,
-        typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong."),
-    ] = None,
+    calibration: CalibrationFile = None,
+    coverage: Coverage = None,
+    max_error: MaxError = None,
     reject: Annotated[
         float | None,
         typer.Option(

@@ -45,11 +45,12 @@ def demo(
         raise MissingDependencyError.of("`poise demo`", str(error.name), "demo") from None
     from poise.calibration import Calibration
     from poise.demo import mount
-    from poise.inference.options import find_views
+    from poise.inference.options import check_counts
     from poise.serve.settings import ServiceSettings
 
+    check_counts(views, None)
     known = None if calibration is None else Calibration.load(calibration)
-    options: dict[str, Any] = {"model": model, "views": find_views(views, None, known), "seed": seed}
+    options: dict[str, Any] = {"model": model, "views": views, "seed": seed}
     fixed: dict[str, Any] = {"device": device, "dtype": dtype, "coverage": coverage, "max_error": max_error}
     if known is None:
         settings = ServiceSettings(**options, **fixed)

@@ -11,12 +11,15 @@ import typer
 from poise.cli.shared_options import (
     AugMix,
     BatchSize,
+    CalibrationFile,
+    Coverage,
     Device,
     Dtype,
     EngineName,
     FixedViews,
     Init,
     LabelsFile,
+    MaxError,
     Model,
     Seed,
     Template,
@@ -45,20 +48,9 @@ def serve(
     dtype: Dtype = "auto",
     batch_size: BatchSize = None,
     threads: Threads = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of `poise calibrate`. Answers are calibrated. Labels, model, method, template, init, views, "
-            "AugMix and seed are taken from it, unless you give them."
-        ),
-    ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
-    ] = None,
-    max_error: Annotated[
-        float | None,
-        typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong."),
-    ] = None,
+    calibration: CalibrationFile = None,
+    coverage: Coverage = None,
+    max_error: MaxError = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     token_file: Annotated[
@@ -94,14 +86,15 @@ def serve(
         raise MissingDependencyError.of("`poise serve`", str(error.name), "serve") from None
     from poise import methods
     from poise.calibration import Calibration
-    from poise.inference.options import find_views
+    from poise.inference.options import check_counts
     from poise.serve.settings import ServiceSettings
 
     uvicorn_server.check_exposure(host, token, allow_anonymous)
+    check_counts(views, batch_size)
     known = None if calibration is None else Calibration.load(calibration)
     answers: dict[str, Any] = {
         "model": model, "method": tuple(methods.expand(method)), "template": template, "init": init,
-        "views": find_views(views, batch_size, known), "augmix": augmix, "seed": seed,
+        "views": views, "augmix": augmix, "seed": seed,
     }  # fmt: skip
     if known is not None:
         answers = given(ctx, answers)

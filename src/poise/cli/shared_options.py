@@ -1,4 +1,4 @@
-"""Options that `poise classify` and `poise calibrate` share: what answers depend on, and where they are computed."""
+"""Options that several commands share: what answers depend on, and where they are computed."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ Threads = Annotated[
     typer.Option(min=1, envvar="POISE_THREADS", callback=lambda count: count if count is None else _use(count),
                  help="Threads on a CPU.", show_default="the cores that this process may use"),
 ]  # fmt: skip
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option(help="File of `poise calibrate`. Labels, model, method, template, init, views, AugMix and seed are "
+                 "taken from it, unless you give them."),
+]  # fmt: skip
+Coverage = Annotated[
+    float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
+]
+MaxError = Annotated[
+    float | None, typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong.")
+]
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
 
 

@@ -25,8 +25,7 @@ from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
 
 # Images x methods x classes x width of one group. Each group launches all kernels again, which takes a GPU longer than
 # small groups save.
-_MAX_TEXT_FEATURE_ELEMENTS = {"cuda": 1 << 27}
-MAX_TEXT_FEATURE_ELEMENTS = 1 << 25
+_MAX_ELEMENTS = {"cuda": 1 << 27, "cpu": 1 << 25, "mps": 1 << 25}
 
 
 class ContextProblem(Problem[Prompt, Features]):
@@ -94,7 +93,7 @@ class EpisodicTuner(ABC):
         """
         # Text features are [B, C, D] for each method: with many labels, fewer images go together.
         elements = max(1, len(self._tuned)) * self.texts.init_features().numel()
-        most = _MAX_TEXT_FEATURE_ELEMENTS.get(self.texts.encoder.device.type, MAX_TEXT_FEATURE_ELEMENTS)
+        most = _MAX_ELEMENTS[self.texts.encoder.device.type]
         groups = [self._answers(part) for part in inputs.split(max(1, most // elements))]
         return {method.name: stacked([group[method.name] for group in groups]) for method in self.methods}
 
