@@ -21,6 +21,7 @@ Map = Callable[[Tensor], Tensor]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
 _CHUNK = {"cuda": 512, "mps": 128, "cpu": 2}  # images per forward pass: limits memory, and on a CPU fits its cache
+_OPENVINO_CHUNK = 4096  # it divides them among its threads itself
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -134,6 +135,22 @@ class Encoder:
         # Answers differ by more than rounding, so that a calibration or a run in float16 is one of another model.
         self._weights = replace(self._weights, structure=f"{self._weights.structure} float8")
 
+    def use_openvino(self, precision: str = "float32") -> None:
+        """Compute the image tower in OpenVINO, in float32 or in bfloat16.
+
+        Raises:
+            InvalidOptionError: The tower can't be converted, or this CPU has no instructions for bfloat16.
+            MissingDependencyError: openvino, onnx or onnxscript is not installed.
+        """
+        from poise.backbones.vision.openvino_tower import OpenVinoTower
+
+        tower = OpenVinoTower(self._image.forward, self.image.size, precision, self.name)
+        self._image = replace(self._image, forward=tower, prompted=None)
+        self.prompted_tower = None  # image prompts would be computed in torch
+        self.chunk = _OPENVINO_CHUNK
+        if precision != "float32":
+            self._weights = replace(self._weights, structure=f"{self._weights.structure} {precision}")
+
     def fingerprint(self) -> str:
         """Return a hash of the weights, preprocessing, tokenizer, scale and bias (`poise.backbones.fingerprint`)."""
         return self._fingerprint
@@ -174,6 +191,11 @@ class Encoder:
         each = map_parallel(run, parts) if self.device.type == "cpu" else [run(part) for part in parts]
         features = torch.cat(each)
         return _unit(features).unflatten(0, views.shape[:2])
+
+    @property
+    def in_torch(self) -> bool:
+        """Whether torch computes the image tower, in the dtype of the weights."""
+        return not getattr(self._image.forward, "foreign", False)
 
     def trace(self, views: Tensor) -> Tensor:
         """Return what `encode_images` returns, in one pass through the tower, so that it can be exported."""

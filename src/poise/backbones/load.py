@@ -11,28 +11,10 @@ from pathlib import Path
 import torch
 
 from poise.backbones.encoder import Encoder
-from poise.backbones.triton import block_kernels
+from poise.backbones.placement import FLOAT8, OPENVINO, Placement, resolve
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.registry import Registry
 from poise.types import DualEncoder
-
-_DTYPES = {
-    "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16, "fp16": torch.float16,
-    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float64": torch.float64, "fp64": torch.float64,
-}  # fmt: skip
-_FLOAT8 = ("float8", "fp8")
-_FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs with float8 matrix products
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Device, dtype and cache folder of a model."""
-
-    device: torch.device
-    dtype: torch.dtype
-    cache_dir: str | None = None
-    float8: bool = False  # whether the image tower's matrix products are in float8
-
 
 Loader = Callable[[str, Placement], DualEncoder]
 
@@ -70,10 +52,12 @@ def load_model(
         name: ``pocket``, ``tiny``, an open_clip name (``ViT-B-16/openai``), ``hf-hub:ORG/REPO``,
             ``local-dir:PATH`` (a folder in open_clip's format), ``transformers:ORG/REPO`` or ``transformers:PATH``,
             ``onnx:FILE`` (a file of `poise export onnx`).
-        device: "auto" chooses CUDA, else MPS, else the CPU.
+        device: "auto" chooses CUDA, else MPS, else the CPU. "openvino" is the CPU, where OpenVINO computes the image
+            tower: faster, as exact, and seconds slower to load.
         dtype: "auto" is float16 on CUDA and float32 elsewhere; bfloat16 and float64 on CUDA and float64 on the CPU are
-            also accepted. "float8" on CUDA is float16 with the image tower's large matrix products in 8 bits: faster,
-            and less exact (docs/speed.md).
+            also accepted. "float8" on CUDA is float16 with the image tower's large matrix products in 8 bits, and
+            "bfloat16" with OpenVINO is float32 with the image tower in bfloat16: faster, and less exact
+            (docs/speed.md).
         cache_dir: Folder for downloaded files; by default the cache of the Hugging Face hub.
 
     Example:
@@ -85,7 +69,7 @@ def load_model(
     place, began = resolve(device, dtype, cache_dir), time.perf_counter()
     encoder = _loaded(name, place)
     seconds = time.perf_counter() - began
-    log.info("model %s: loaded in %.2f s, on %s as %s", name, seconds, encoder.device, encoder.dtype)
+    log.info("model %s: loaded in %.2f s, on %s in %s", name, seconds, place.device_name, place.dtype_name)
     return encoder
 
 
@@ -95,16 +79,22 @@ def _loaded(name: str, place: Placement) -> DualEncoder:
         row = models.get(scheme)
         if bool(rest) != (":" in row.form):
             raise UnknownNameError(f"'{name}' is not a model name.", hint=f"Write {row.form}.")
-        return _in_float8(row.load(rest, place), place)
+        return _with_image_engine(row.load(rest, place), place)
     _refuse_folder(name)
-    return _in_float8(models.get(_NAMED).load(name, place), place)
+    return _with_image_engine(models.get(_NAMED).load(name, place), place)
 
 
-def _in_float8(encoder: DualEncoder, place: Placement) -> DualEncoder:
-    if place.float8:
-        if not isinstance(encoder, Encoder):
-            raise InvalidOptionError(f"'{encoder.name}' can't run in float8.", hint="Use dtype float16.")
+def _with_image_engine(encoder: DualEncoder, place: Placement) -> DualEncoder:
+    """Return the encoder, with its image tower in float8 or in OpenVINO where the placement says so."""
+    engine = FLOAT8 if place.dtype_name == FLOAT8 else place.device_name
+    if engine not in (FLOAT8, OPENVINO):
+        return encoder
+    if not isinstance(encoder, Encoder):
+        raise InvalidOptionError(f"'{encoder.name}' can't run with {engine}.", hint="Leave the option out.")
+    if engine == FLOAT8:
         encoder.use_float8()
+    else:
+        encoder.use_openvino(place.dtype_name)
     return encoder
 
 
@@ -140,52 +130,6 @@ def _refuse_folder(name: str) -> None:
     missing = f"It has none of {', '.join(kinds.values())}, so poise can't load it."
     hint = f"Write {' or '.join(names)}." if names else missing
     raise UnknownNameError(f"Unknown model '{name}': it is a folder.", hint=hint)
-
-
-def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Placement:
-    """Return the device and dtype for two options; raise an error if this machine does not support them."""
-    place = _device(device)
-    options = {"auto": torch.float16 if place.type == "cuda" else torch.float32, **_DTYPES}
-    if dtype in _FLOAT8:
-        return Placement(_float8_device(place), torch.float16, cache_dir, float8=True)
-    if isinstance(dtype, str) and dtype not in options:
-        accepted = ", ".join([*options, *_FLOAT8])
-        raise InvalidOptionError(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: {accepted}.")
-    chosen = options[dtype] if isinstance(dtype, str) else dtype
-    allowed = {"cuda": set(_DTYPES.values()), "cpu": {torch.float32, torch.float64}}.get(place.type, {torch.float32})
-    if chosen not in allowed:
-        names = ", ".join(sorted(str(option).removeprefix("torch.") for option in allowed))
-        raise InvalidOptionError(f"dtype={dtype} is not accepted on {place.type}.", hint=f"Accepted there: {names}.")
-    return Placement(place, chosen, cache_dir)
-
-
-def _float8_device(place: torch.device) -> torch.device:
-    supported = place.type == "cuda" and torch.cuda.get_device_capability(place) >= _FLOAT8_CAPABILITY
-    if not supported or not block_kernels.available:
-        where = torch.cuda.get_device_name(place) if place.type == "cuda" else f"'{place.type}'"
-        raise InvalidOptionError(
-            f"dtype='float8' is not accepted on {where}.",
-            hint="It needs an NVIDIA GPU of compute capability 8.9 or higher, and Triton. Leave the option out.",
-        )
-    return place
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InvalidOptionError(
-            f"device={device!r} is not accepted.", hint="Accepted: auto, cpu, cuda, cuda:1 and so on, mps."
-        ) from error
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (chosen.index or 0) >= counts.get(chosen.type, 0):
-        here = [kind for kind, count in counts.items() if count]
-        raise InvalidOptionError(f"The device '{device}' is not available.", hint=f"Here: auto, {', '.join(here)}.")
-    return chosen
 
 
 # Loaders are imported when they are used, since their libraries take seconds to import.

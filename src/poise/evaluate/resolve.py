@@ -24,8 +24,8 @@ def resolve(config: RunConfig) -> RunConfig:
     place = backbones.resolve(config.device, config.dtype)
     return replace(
         config,
-        device=str(place.device),
-        dtype=str(place.dtype).removeprefix("torch."),
+        device=place.device_name,
+        dtype=place.dtype_name,
         view_engine=DEFAULT_ENGINE if config.view_engine == "auto" else config.view_engine,
         methods=tuple(methods.expand(config.methods)),
         batch_size=config.batch_size or default_batch_size(place.device, config.views),

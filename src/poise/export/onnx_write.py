@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +13,7 @@ import torch
 from poise import __version__
 from poise.backbones.encoder import Encoder
 from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, TEXTS
+from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.export.head import RULES, CalibrationLimits, ExportedClassifier
@@ -24,8 +21,6 @@ from poise.inference.classifier import Classifier
 from poise.inference.guarantees import Guarantees, in_words
 from poise.methods import Method
 from poise.storage import checksum, write_atomic
-
-OPSET = 18  # runs with onnxruntime 1.14 (2023) and later
 
 
 def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence[Any] | None = None) -> None:
@@ -89,7 +84,8 @@ def _checked(classifier: Classifier[Any]) -> tuple[Method, Encoder]:
             f"The method '{method.name}' can't be exported: {_why_not(method)}.",
             hint=f"Accepted: zero-shot, {', '.join(RULES)}; with a calibration, zero-shot is often as good.",
         )
-    if not isinstance(encoder, Encoder) or encoder.device.type != "cpu" or encoder.dtype != torch.float32:
+    on_cpu = isinstance(encoder, Encoder) and encoder.device.type == "cpu" and encoder.in_torch
+    if not isinstance(encoder, Encoder) or not on_cpu or encoder.dtype != torch.float32:
         raise InvalidOptionError(f"{encoder!r} can't be exported.",
                                  hint="Load the model with device='cpu' and dtype='float32'.")  # fmt: skip
     if classifier.tuner.reads == "views":
@@ -139,27 +135,11 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
 
 def _trace(module: ExportedClassifier, views: int) -> Any:
     """Return the ONNX model of the classifier."""
-    try:
-        import onnxscript.ir
-    except ImportError:
-        raise MissingDependencyError.of("Exporting ONNX files", "onnxscript", "onnx") from None
     side = module.encoder.image.size
-    example = torch.zeros(2, views, 3, side, side)
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                module, (example,), dynamo=True, opset_version=OPSET, verbose=False, input_names=[INPUT],
-                output_names=module.outputs, custom_translation_table=_translations(),
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=1 << 20)},),
-            )  # fmt: skip
-    finally:
-        log.setLevel(level)
-    assert program is not None
-    model = onnxscript.ir.to_proto(program.model)
+    model = trace(
+        module, torch.zeros(2, views, 3, side, side), [INPUT], module.outputs, feature="Exporting ONNX files",
+        any_number=True, translations=_translations(),
+    )  # fmt: skip
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:  # the trace has fixed the number of images
         raise InvalidOptionError(
             f"The image tower of {module.encoder.name} can't be exported: its code depends on the number of images.",
@@ -170,7 +150,10 @@ def _trace(module: ExportedClassifier, views: int) -> Any:
 
 def _translations() -> dict[Any, Any]:
     """Return how to write the operations of rules that torch's exporter lacks."""
-    from onnxscript import opset18 as op
+    try:
+        from onnxscript import opset18 as op
+    except ImportError:
+        raise MissingDependencyError.of("Exporting ONNX files", "onnxscript", "onnx") from None
 
     def sort(values: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
         size = op.Gather(op.Shape(values), op.Constant(value_ints=[dim]))

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from poise.backbones import load_model
+from poise.backbones import load_model, resolve
 from poise.backbones.fingerprint import fingerprint
 from poise.errors import (
     InvalidCalibrationError,
@@ -193,7 +193,7 @@ class Service:
         job = plan(golden.job(settings), replace(settings, limits=Limits())).job
         served = self._batcher.submit(job, [image])[0].result()
         plain = self._build(job)(image)
-        golden.check(self.encoder.name, str(self.encoder.dtype).removeprefix("torch."), settings, served, plain)
+        golden.check(self.encoder.name, resolve(settings.device, settings.dtype).dtype_name, settings, served, plain)
 
 
 def _failed(error: PoiseError) -> Future[Answers]:
