@@ -10,17 +10,18 @@ import torch
 from open_clip.model import CLIP
 from torch import Tensor, nn
 
+from poise import jit
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.loaders.openclip import class_token_tower
 from poise.backbones.loaders.tiny import CONFIG, load_tiny
-from poise.backbones.triton import block_kernels, float8_block
+from poise.backbones.triton import float8_block
 from poise.backbones.triton.float8_block import Float8Block, Float8Rows, Float8Stream, _activated
 from poise.errors import InvalidOptionError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 kernels = pytest.mark.skipif(
-    not block_kernels.available or (DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"),
+    not jit.available or (DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"),
     reason="no GPU and no interpreter",
 )
 

@@ -10,6 +10,7 @@ from open_clip.model import CLIP
 from oracles.text import text_features
 from torch import Tensor, nn
 
+from poise import jit
 from poise.backbones import load_model
 from poise.backbones.block import Mlp
 from poise.backbones.encoder import Encoder
@@ -26,7 +27,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LABELS = ["cat", "great white shark", "a very long name for a thing that has no name", *(f"no {i}" for i in range(24))]
 
 pytestmark = [
-    pytest.mark.skipif(not block_kernels.available, reason="no Triton for this platform"),
+    pytest.mark.skipif(not jit.available, reason="no Triton for this platform"),
     pytest.mark.skipif(DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU"),
     pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),  # raised by NumPy in the interpreter
 ]

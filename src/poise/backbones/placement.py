@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from poise import jit
 from poise.errors import InvalidOptionError
 
 FLOAT8, OPENVINO = "float8", "openvino"
@@ -62,10 +63,8 @@ def _dtype(kind: str, dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _float8_device(place: torch.device) -> torch.device:
-    from poise.backbones.triton import block_kernels  # Triton takes time to import, and is for GPUs
-
     supported = place.type == "cuda" and torch.cuda.get_device_capability(place) >= _FLOAT8_CAPABILITY
-    if not supported or not block_kernels.available:
+    if not supported or not jit.available:
         where = torch.cuda.get_device_name(place) if place.type == "cuda" else f"'{place.type}'"
         raise InvalidOptionError(
             f"dtype='float8' is not accepted on {where}.",

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import scipy  # imports scipy.special when it is first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from poise.calibration.chunks import Table, as_table, in_chunks
 from poise.calibration.fits import TINY, BetaFit, Fit, TemperatureFit, beta_features
@@ -134,7 +134,7 @@ class Beta(Calibrator):
             return np.ones_like(table)
         confidence, even = table[rows, top].astype(np.float64), 1 / classes
         above = np.maximum(confidence - even, 0)
-        fitted = special.expit(beta_features(confidence) @ np.array([self.a, self.b, self.m]))
+        fitted = scipy.special.expit(beta_features(confidence) @ np.array([self.a, self.b, self.m]))
         chance = np.maximum(fitted, even + LEAST * above)
         out = np.maximum(table, TINY)  # classes of probability 0 share equally where there are no others
         out[rows, top] = 0

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # imports scipy.special when it is first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from poise.calibration.levels import exact_level
 from poise.errors import InvalidOptionError
@@ -66,7 +66,7 @@ def upper_bound(errors: ArrayLike, images: ArrayLike, delta: float) -> Floats:
         raise InvalidOptionError("Numbers of errors outside of 0 to the number of images were given.",
                                  hint="Give counts of the same images.")  # fmt: skip
     right = np.maximum(total - wrong, 1e-300)  # the bound of images that are all wrong is 1
-    return np.where(wrong < total, special.betaincinv(wrong + 1, right, 1 - delta), 1.0)
+    return np.where(wrong < total, scipy.special.betaincinv(wrong + 1, right, 1 - delta), 1.0)
 
 
 def images_for_error(max_error: float, delta: float = 0.05) -> int:

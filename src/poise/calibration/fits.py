@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import numpy as np
-from scipy import special
+import scipy  # imports scipy.special when it is first used
 
 from poise.calibration.chunks import Table, in_chunks
 from poise.metrics.sample import Floats, Ints
@@ -197,7 +197,7 @@ class BetaFit(Fit):
 
 
 def _chances(features: Floats, curves: Floats) -> Floats:
-    return np.asarray(special.expit(np.einsum("rnk,rk->rn", features, curves)))
+    return np.asarray(scipy.special.expit(np.einsum("rnk,rk->rn", features, curves)))
 
 
 def beta_features(confidence: Table) -> Floats:

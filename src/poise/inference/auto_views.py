@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import special
+import scipy  # imports scipy.special when it is first used
 
 from poise.calibration import upper_bound
 from poise.errors import InvalidOptionError
@@ -153,7 +153,7 @@ def _compare(count: int, probs: Floats, reference: Floats) -> Agreement:
     differs = (probs.argmax(-1) != reference.argmax(-1)).sum(1).max()  # of the worst method
     changes = np.abs(probs.max(-1) - reference.max(-1))  # [methods, N]
     means, errors = changes.mean(1), changes.std(1, ddof=1) / np.sqrt(images)
-    bounds = means + special.stdtrit(images - 1, 1 - DELTA) * errors
+    bounds = means + scipy.special.stdtrit(images - 1, 1 - DELTA) * errors
     worst = int(bounds.argmax())
     return Agreement(
         count,

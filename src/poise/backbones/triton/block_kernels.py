@@ -8,14 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # Triton does not support this platform: `available` is False and no kernel is launched
-    triton = None
-
-available = triton is not None
-_jit = triton.jit if available else lambda function: function
+from poise.jit import available, jit, tl
 
 GELU, QUICK_GELU = 0, 1
 
@@ -30,7 +23,7 @@ def device_guard(tensor):
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
-@_jit
+@jit
 def norm_kernel(x, shift, weight, bias, out, epsilon, width, period, FREE: tl.constexpr, BLOCK: tl.constexpr):
     """Layer norm of one row plus its shift. Rows form groups of ``period``; ``out`` has FREE more rows before each."""
     row = tl.program_id(0)
@@ -48,7 +41,7 @@ def norm_kernel(x, shift, weight, bias, out, epsilon, width, period, FREE: tl.co
     tl.store(out + place + spot, away * scale * gain + base, mask=valid)
 
 
-@_jit
+@jit
 def _normal(value):
     """Return the standard normal distribution function and exp(-value^2 / 2).
 
@@ -63,7 +56,7 @@ def _normal(value):
     return tl.where(value < 0, beyond, 1.0 - beyond), bell
 
 
-@_jit
+@jit
 def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """Apply GELU or QuickGELU to each element."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -77,7 +70,7 @@ def activation_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + spot, result, mask=valid)
 
 
-@_jit
+@jit
 def _places(index, tile, tiles, width, prefix):
     """Return whether this tile holds classes (not the prefix), the masks of valid queries and keys, and their rows."""
     own = index * 0 + tile < tiles  # one value, broadcast to the mask's shape
@@ -88,7 +81,7 @@ def _places(index, tile, tiles, width, prefix):
     return own, asks, sees, query_row, key_row
 
 
-@_jit
+@jit
 def _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale):
     """Return the attention weights [W, K] of one tile, masked by ``mask``, or causally if the tile is the prefix."""
     inside = asks[:, None] & sees[None, :]
@@ -101,7 +94,7 @@ def _weights(q, k, mask, tile, index, asks, sees, own, width, prefix, scale):
     return weights / tl.sum(weights, 1)[:, None]
 
 
-@_jit
+@jit
 def attention_kernel(
     joint, mask, out, tiles, width, prefix, rows, scale, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -122,7 +115,7 @@ def attention_kernel(
     tl.store(out + (image * rows + query_row[:, None]) * HEADS * SIZE + spot, mixed, mask=asks[:, None])
 
 
-@_jit
+@jit
 def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """Multiply ``gradient`` [B, count] in place by the derivative of the activation at ``x`` [1 or B (OWN), count]."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -139,7 +132,7 @@ def activation_back_kernel(gradient, x, count, OWN: tl.constexpr, KIND: tl.const
     tl.store(place, tl.load(place, mask=valid, other=0).to(tl.float32) * derivative, mask=valid)
 
 
-@_jit
+@jit
 def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, OWN: tl.constexpr, BLOCK: tl.constexpr):
     """Add the gradient through a layer norm at ``x`` [1 or B (OWN), rows, E] to ``total`` [B, rows, E]."""
     row, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -158,7 +151,7 @@ def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, OWN: tl.c
     tl.store(total + place, old + change, mask=valid)
 
 
-@_jit
+@jit
 def attention_back_kernel(
     joint, cotangent, mask, out, shared, tiles, width, prefix, rows, scale,
     OWN: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,

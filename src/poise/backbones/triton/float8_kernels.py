@@ -7,15 +7,12 @@ Quantising in a pass of its own would cost more than the faster matrix product s
 
 from __future__ import annotations
 
-from poise.backbones.triton.block_kernels import _jit, available
-
-if available:
-    import triton.language as tl
+from poise.jit import jit, tl
 
 LARGEST = 448.0  # of float8 e4m3
 
 
-@_jit
+@jit
 def _scale(largest, scales, row):
     """Store the scale of a row whose largest entry has this size, and return its inverse."""
     largest = tl.maximum(largest, 1e-12)
@@ -23,7 +20,7 @@ def _scale(largest, scales, row):
     return 448.0 / largest
 
 
-@_jit
+@jit
 def add_norm_float8_kernel(
     x, update, shift, weight, bias, out, scales, epsilon, width, ADD: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -47,7 +44,7 @@ def add_norm_float8_kernel(
     tl.store(out + place, (normed * inverse).to(out.dtype.element_ty), mask=valid)
 
 
-@_jit
+@jit
 def _active(value, KIND: tl.constexpr):
     """Return GELU or QuickGELU, with an error of GELU below 3e-5.
 
@@ -62,7 +59,7 @@ def _active(value, KIND: tl.constexpr):
     return value / (1.0 + tl.exp2(exponent))
 
 
-@_jit
+@jit
 def activation_float8_kernel(x, shift, out, scales, width, KIND: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr):
     """Write the activation of a row of ``x`` + ``shift`` [width] in float8.
 

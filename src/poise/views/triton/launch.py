@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from poise import jit
 from poise.types import ImageSpec
 from poise.views.magnitudes import OPERATIONS, affine_matrices, posterize_bits, solarize_threshold
 from poise.views.pil.plain import plain_geometry
@@ -28,7 +29,7 @@ _KINDS[OPERATIONS.index("solarize")] = view_kernels.SOLARIZE
 def usable(device: torch.device, spec: ImageSpec) -> bool:
     """Return whether the fused kernels support this device and these filters."""
     supported = {spec.interpolation, spec.crop_interpolation} <= {"bilinear", "bicubic"}
-    return view_kernels.available and device.type == "cuda" and supported
+    return jit.available and device.type == "cuda" and supported
 
 
 def fused_views(

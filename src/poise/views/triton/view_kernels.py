@@ -8,20 +8,13 @@ is one int32, red + 256 green + 65536 blue, because the number of loads limits t
 
 from __future__ import annotations
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # Triton does not support this platform: `available` is False and no kernel is launched
-    triton = None
-
-available = triton is not None
-_jit = triton.jit if available else lambda function: function
+from poise.jit import jit, tl
 
 # Kinds of AugMix steps, stored as `kind` in the items of step_kernel.
 LOOK_UP, POSTERIZE, SOLARIZE, WARP = 0, 1, 2, 3
 
 
-@_jit
+@jit
 def _weight(x, CUBIC: tl.constexpr):
     """Return the triangle filter, or Keys' cubic filter with a = -1/2."""
     x = tl.abs(x)
@@ -32,7 +25,7 @@ def _weight(x, CUBIC: tl.constexpr):
     return tl.maximum(1.0 - x, 0.0)
 
 
-@_jit
+@jit
 def _axis(output, scale, length, CUBIC: tl.constexpr):
     """Return the first and last tap, the first tap's offset to the centre, 1 / stretch, the tap count and their sum."""
     radius = 2.0 if CUBIC else 1.0
@@ -49,12 +42,12 @@ def _axis(output, scale, length, CUBIC: tl.constexpr):
     return first, last, away, shrink, taps, total
 
 
-@_jit
+@jit
 def _level(x):
     return tl.minimum(tl.maximum(tl.floor(x + 0.5), 0.0), 255.0)
 
 
-@_jit
+@jit
 def pack_kernel(source, out, count, BLOCK: tl.constexpr):
     """Pack pixels of three bytes into one int32 each."""
     spot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -65,7 +58,7 @@ def pack_kernel(source, out, count, BLOCK: tl.constexpr):
     tl.store(out + spot, red | (green << 8) | (blue << 16), mask=valid)
 
 
-@_jit
+@jit
 def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.constexpr):
     """Resize one box of one image [H, W] to [S, S] with antialiasing; horizontal pass first, rounded after each pass.
 
@@ -106,7 +99,7 @@ def resample_kernel(pixels, views, out, side, BLOCK: tl.constexpr, CUBIC: tl.con
     tl.store(out + place * side * side + spot, pixel, mask=valid)
 
 
-@_jit
+@jit
 def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
     """Compute the lookup table of one channel: autocontrast, or equalize if the item's flag is set."""
     item, channel = tl.program_id(0), tl.program_id(1)
@@ -131,14 +124,14 @@ def table_kernel(source, items, tables, area, BLOCK: tl.constexpr):
     tl.store(tables + (item * 3 + channel) * 256 + values, table.to(tl.int32))
 
 
-@_jit
+@jit
 def _wide(pixel, SHIFT: tl.constexpr):
     """Return one channel in float64. An integer in the low bits of 2^52 adds to it, which saves a conversion."""
     channel = ((pixel >> SHIFT) & 255).to(tl.int64)
     return (channel | 0x4330000000000000).to(tl.float64, bitcast=True) - 4503599627370496.0
 
 
-@_jit
+@jit
 def _between(a, b, c, d, dx, dy, SHIFT: tl.constexpr):
     """Return PIL's bilinear value of one channel, truncated to a whole level."""
     first, second = _wide(a, SHIFT), _wide(c, SHIFT)
@@ -146,7 +139,7 @@ def _between(a, b, c, d, dx, dy, SHIFT: tl.constexpr):
     return (upper + (lower - upper) * dy).to(tl.int32) << SHIFT
 
 
-@_jit
+@jit
 def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constexpr):
     """Apply one AugMix step to one image. A row of ``items`` holds: source, target, kind, argument of the kind."""
     item = tl.program_id(0)
@@ -188,7 +181,7 @@ def step_kernel(source, target, items, matrices, tables, side, BLOCK: tl.constex
     tl.store(write + spot, new, mask=valid)
 
 
-@_jit
+@jit
 def mix_kernel(crops, even, odd, shares, ends, norms, out, area, CHAINS: tl.constexpr, BLOCK: tl.constexpr):
     """Write the normalised weighted sum of a crop and its chains' results to planes [3, S, S].
 
@@ -215,6 +208,6 @@ def mix_kernel(crops, even, odd, shares, ends, norms, out, area, CHAINS: tl.cons
     tl.store(plane + 2 * area, (blue / 255.0 - tl.load(norms + 2)) / tl.load(norms + 5), mask=valid)
 
 
-@_jit
+@jit
 def _share(pixel, share, SHIFT: tl.constexpr):
     return ((pixel >> SHIFT) & 255).to(tl.float32) * share
