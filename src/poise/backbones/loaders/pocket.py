@@ -116,5 +116,6 @@ def _tokenizer() -> Tokenizer:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    tokenizer = module.SimpleTokenizer()
+    # The module has made one already, which takes as long as an image; its name is not part of open_clip's interface.
+    tokenizer = getattr(module, "_tokenizer", None) or module.SimpleTokenizer()
     return lambda texts: [[tokenizer.sot_token_id, *tokenizer.encode(text), tokenizer.eot_token_id] for text in texts]
