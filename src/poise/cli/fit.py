@@ -37,7 +37,7 @@ CoopEpochs = Annotated[
 Lr = Annotated[float, typer.Option(help="SGD learning rate.")]
 BatchSize = Annotated[int, typer.Option(help="Images per SGD step.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for cached image features.")]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:1, mps.")]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:1, mps, openvino.")]
 Dtype = Annotated[str, typer.Option(help="Precision: auto, float32, float16, bfloat16, float64.")]
 LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
 Split = Annotated[str, typer.Option(help="Dataset split: train, val or test.")]

@@ -55,7 +55,7 @@ class Classifier(Generic[R]):
         views: views per image, the plain image included; "auto": those of the calibration.
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
         seed: seed of the random views.
-        device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", or a torch.device.
+        device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", "openvino", or a torch.device.
         dtype: "auto" (float16 on CUDA, else float32) or a dtype of `poise.load_model`.
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
