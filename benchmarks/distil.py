@@ -165,6 +165,7 @@ def distil(
         recipe: How it is trained.
         device: Where it is trained.
     """
+    torch.backends.cudnn.benchmark = True  # all batches have one size, and the teacher consists of convolutions
     half = torch.float16 if device.type == "cuda" else torch.float32
     teacher = load_pocket(device=device, dtype=half, folder=pocket)
     goal = Goal(teacher, _text_features(teacher, texts))
