@@ -47,7 +47,9 @@ FixedViews = Annotated[  # of commands that have no images to choose on
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or openvino.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 (CUDA, openvino), float8 (CUDA) or float64.")]
+Dtype = Annotated[
+    str, typer.Option(help="auto, float32, float16, bfloat16 (CUDA, openvino), float8 (CUDA), float64.")
+]
 BatchSize = Annotated[
     int | None,
     typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
