@@ -73,6 +73,7 @@ def test_other_machines_are_served_with_a_token_only(host: str, tmp_path: Path) 
     ("arguments", "message"),
     [
         (["--max-views", "0"], "The limit of views is 0"),
+        (["--max-body", "300000000"], "all requests together may have 256,000,000"),
         (["--max-pixels", "60000000"], "poise reads images up to 50,000,000"),
         (["--coverage", "0.9"], "need a calibration"),
         (["--calibration", "missing.json"], "missing.json"),

@@ -68,7 +68,7 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(help="Most images x views x tuned methods that wait or run; beyond it, 429.")
     ] = Limits.queue,
-    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = 256,
+    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = Limits.connections,
     batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
     access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
     demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
@@ -103,13 +103,13 @@ def serve(
     if labels is not None or labels_file is not None:
         answers["labels"] = tuple(labels_from(labels, labels_file))
     limits = Limits(labels=max_labels, views=max_views, methods=max_methods, pixels=max_pixels, body=max_body,
-                    images=max_images, seconds=max_seconds, queue=max_queue)  # fmt: skip
+                    images=max_images, seconds=max_seconds, queue=max_queue, connections=max_connections)  # fmt: skip
     options = {
         "device": device, "dtype": dtype, "batch_size": batch_size, "batch_wait": batch_wait, "coverage": coverage,
         "max_error": max_error, "token": token, "limits": limits, **answers,
     }  # fmt: skip
     settings = ServiceSettings(**options) if known is None else ServiceSettings.of_calibration(known, **options)
-    address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
+    address = uvicorn_server.Address(host=host, port=port, access_log=access_log)
     if engine is EngineName.ray:
         if demo:
             raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")

@@ -19,7 +19,7 @@ from poise.serve.uvicorn_server import Address
 _NAME = "poise"
 
 
-def deployment(settings: ServiceSettings, *, replicas: int = 1, connections: int = 256) -> Any:
+def deployment(settings: ServiceSettings, *, replicas: int = 1) -> Any:
     """Return a Ray Serve deployment of the app, for `ray.serve.run(deployment(settings).bind())`."""
     from ray import serve
 
@@ -32,8 +32,8 @@ def deployment(settings: ServiceSettings, *, replicas: int = 1, connections: int
     options: dict[str, Any] = {"num_gpus": 1} if is_gpu(settings.device) else {}
     return serve.deployment(
         serve.ingress(build)(),
-        name=_NAME, num_replicas=replicas, max_ongoing_requests=connections, ray_actor_options=options,
-        graceful_shutdown_timeout_s=settings.limits.seconds,
+        name=_NAME, num_replicas=replicas, max_ongoing_requests=settings.limits.connections,
+        ray_actor_options=options, graceful_shutdown_timeout_s=settings.limits.seconds,
     )  # fmt: skip
 
 
@@ -51,8 +51,7 @@ def run(
         signal.signal(number, lambda *_: stopped.set())
     serve.start(proxy_location="HeadOnly", http_options={"host": address.host, "port": address.port})
     try:
-        made = deployment(settings, replicas=replicas, connections=address.connections)
-        serve.run(made.bind(), name=_NAME, route_prefix="/")
+        serve.run(deployment(settings, replicas=replicas).bind(), name=_NAME, route_prefix="/")
         say(f"listening on http://{address.host}:{address.port}, {replicas} replicas")
         stopped.wait()
     finally:

@@ -14,18 +14,21 @@ import uvicorn
 from fastapi import FastAPI
 
 from poise.errors import InvalidOptionError
+from poise.serve.connections import bounded
 from poise.serve.service import Service
 
 _GRACE = 5  # seconds beyond the longest request
+# Seconds that an idle connection is kept: longer than clients keep theirs (httpx and many others: 5, proxies: 60), so
+# that it is the client who closes it. A request that is sent just when the server closes would get no answer.
+_KEEP_ALIVE = 75
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where the server listens, and how many connections it holds."""
+    """Where the server listens."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    connections: int = 256
     access_log: bool = False
 
 
@@ -50,13 +53,7 @@ def run(app: FastAPI, address: Address, *, say: Callable[[str], None] = lambda t
     Raises:
         PoiseError: The service could not be started.
     """
-    service: Service = app.state.service
-    config = uvicorn.Config(
-        app, host=address.host, port=address.port, http="h11", ws="none", access_log=address.access_log,
-        log_level="info" if address.access_log else "warning", limit_concurrency=address.connections,
-        timeout_graceful_shutdown=int(service.settings.limits.seconds) + _GRACE, server_header=False,
-    )  # fmt: skip
-    server = _DrainingServer(config, service)
+    server = DrainingServer(app, address)
     app.state.on_failure = server.stop
     with _listen(address) as listener, _orderly_signals():
         say(f"listening on http://{address.host}:{listener.getsockname()[1]}")
@@ -76,12 +73,17 @@ def _orderly_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _DrainingServer(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """A server that stops admission as soon as it is told to stop."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
-        self._service = service
+    def __init__(self, app: FastAPI, address: Address) -> None:
+        self._service: Service = app.state.service
+        limits = self._service.settings.limits
+        super().__init__(uvicorn.Config(
+            app, host=address.host, port=address.port, http=bounded(limits), ws="none", access_log=address.access_log,
+            log_level="info" if address.access_log else "warning", timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(limits.seconds) + _GRACE, server_header=False,
+        ))  # fmt: skip
 
     def stop(self) -> None:
         """Stop as soon as the requests are answered."""
