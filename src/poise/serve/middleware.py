@@ -1,4 +1,4 @@
-"""What happens to a request before it reaches a route: its id, its token, and its body, which is read up to a limit."""
+"""What happens to a request before it reaches a route: its id, the server's name in it, its token, and its body."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from poise.errors import LimitExceededError, PoiseError, QueueFullError
 from poise.serve import problems
-from poise.serve.ceilings import Limits
+from poise.serve.settings import ServiceSettings
 from poise.serve.telemetry import Metrics
 
+_HOST = re.compile(r"(\[[^][]*\]|[^][:]*)(?::\d*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-OPEN = ("/live", "/ready")  # paths that need no token, and are answered when the server is busy
+OPEN = ("/live", "/ready")  # paths that need neither token nor name, and are answered when the server is busy
 _LINGER = 5.0  # seconds in which the rest of a refused body is read
 
 
@@ -60,8 +61,9 @@ class Observe:
 class Gate:
     """Lets requests with the right token pass, and reads their bodies: bounded in bytes, in time and in total."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits, token: str) -> None:
-        self._app, self._metrics, self._limits, self._token = app, metrics, limits, token.encode()
+    def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
+        self._app, self._metrics, self._limits = app, metrics, settings.limits
+        self._token, self._hosts = settings.token.encode(), frozenset(map(str.lower, settings.hosts))
         self._held = 0  # bytes of all bodies in memory
         self._requests = 0  # that are being read or answered
 
@@ -73,6 +75,7 @@ class Gate:
         self._requests += 1
         try:
             self._check_number(scope)
+            self._check_host(scope)
             self._check_token(scope)
             if await self._read(receive, body):
                 await self._app(scope, _replay(bytes(body), receive), send)
@@ -90,6 +93,16 @@ class Gate:
         if self._requests > self._limits.connections and scope["path"] not in OPEN:
             problem = f"The server is busy with {self._limits.connections} requests."
             raise _Refused(QueueFullError(problem, code="too_many_connections"))
+
+    def _check_host(self, scope: Scope) -> None:
+        """Refuse names that are not the server's: a web page may have made its own name an address of this machine."""
+        if not self._hosts or scope["path"] in OPEN:
+            return
+        given = Headers(scope=scope).get("host", "")
+        if _without_port(given) not in self._hosts:
+            problem = f"The server is not called {given[:100]!r}."
+            hint = "Use its own address, or start it with --allowed-host NAME."
+            raise _Refused(PoiseError(problem, hint=hint, code="wrong_host"))
 
     def _check_token(self, scope: Scope) -> None:
         if not self._token or scope["path"] in OPEN:
@@ -136,6 +149,12 @@ class _Refused(Exception):
     def __init__(self, error: PoiseError, more_body: bool = True) -> None:
         super().__init__(str(error))
         self.error, self.more_body = error, more_body
+
+
+def _without_port(host: str) -> str:
+    """Return the name of a Host header; addresses of IPv6 are in brackets."""
+    found = _HOST.fullmatch(host)
+    return found[1].lower().removesuffix(".") if found else ""
 
 
 def _before_the_end(send: Send, wait: Callable[[], Awaitable[None]]) -> Send:

@@ -38,9 +38,9 @@ def deployment(settings: ServiceSettings, *, replicas: int = 1) -> Any:
 
 
 def run(
-    settings: ServiceSettings, address: Address, ray_address: str, replicas: int, *, say: Callable[[str], None]
+    settings: ServiceSettings, address: Address, ray_address: str, replicas: int, *, ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT; replicas answer the requests that they have accepted."""
+    """Serve until SIGTERM or SIGINT; replicas answer the requests that they have accepted. See `uvicorn_server.run`."""
     connect(ray_address)
     try:
         from ray import serve
@@ -52,7 +52,7 @@ def run(
     serve.start(proxy_location="HeadOnly", http_options={"host": address.host, "port": address.port})
     try:
         serve.run(deployment(settings, replicas=replicas).bind(), name=_NAME, route_prefix="/")
-        say(f"listening on http://{address.host}:{address.port}, {replicas} replicas")
+        ready(f"http://{address.host}:{address.port}")
         stopped.wait()
     finally:
         serve.delete(_NAME)
