@@ -157,10 +157,6 @@ def test_the_client_reads_what_the_server_sends(sent: type[BaseModel], read: typ
     assert {*sent.model_fields} == {row.name for row in fields(read)}
 
 
-def test_the_client_sends_what_the_server_reads() -> None:
-    assert {*schemas.RequestBody.model_fields} == {*http_client.RequestOptions.__annotations__}
-
-
 @pytest.mark.parametrize(("busy", "asked"), [(2, 3), (9, 4)])
 def test_busy_servers_are_asked_again(busy: int, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _Busy.left, _Busy.asked = busy, 0
