@@ -2,7 +2,8 @@
 
 `benchmarks/overload.py` starts a server and runs this file. For a server that runs already: `locust -f
 benchmarks/locustfile.py --headless -u 32 -t 5m -H http://127.0.0.1:8000`, with its token in POISE_SERVE_TOKEN. Counts
-by kind of user and status are written to the file that the variable POISE_LOAD_COUNTS names.
+by kind of user and status, and the times of answers in ms by status, are written to the file that the variable
+POISE_LOAD_COUNTS names. A request without an answer counts as "lost", with the name of its error.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ RATE = float(os.environ.get("POISE_LOAD_RATE", "1"))  # requests per second of e
 OPTIONS: dict[str, Any] = {"labels": labels(10), **json.loads(os.environ.get("POISE_LOAD_OPTIONS", "{}"))}
 IMAGES = jpegs(32)
 SEEN: Counter[str] = Counter()
+TIMES: defaultdict[int, list[float]] = defaultdict(list)
 _numbers = count()
 
 
@@ -49,11 +51,20 @@ class Visitor(FastHttpUser):
         with self.client.post(
             "/v1/classify", data=content, headers=headers, name=self.kind, catch_response=True
         ) as answer:
-            SEEN[f"{self.kind} {answer.status_code}"] += 1
+            SEEN[f"{self.kind} {self.outcome(answer)}"] += 1
+            TIMES[answer.status_code].append(answer.request_meta["response_time"])
             if answer.status_code in self.expected:
                 answer.success()
             else:
                 answer.failure(f"status {answer.status_code}")
+
+    def outcome(self, answer: Any) -> str:
+        if answer.status_code:
+            return str(answer.status_code)
+        error = getattr(answer.error, "original", answer.error)
+        return (
+            "left" if self.kind == "impatient" and isinstance(error, TimeoutError) else f"lost {type(error).__name__}"
+        )
 
 
 class Good(Visitor):
@@ -100,4 +111,4 @@ class Impatient(Visitor):
 @events.quitting.add_listener
 def write_counts(**kwargs: Any) -> None:
     if path := os.environ.get("POISE_LOAD_COUNTS"):
-        Path(path).write_text(json.dumps(dict(sorted(SEEN.items()))))
+        Path(path).write_text(json.dumps({"counts": dict(sorted(SEEN.items())), "times": TIMES}))

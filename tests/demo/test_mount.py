@@ -15,11 +15,14 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from gradio.exceptions import InvalidPathError
+from typer.testing import CliRunner
 
 import poise
+from poise.cli.app import app as command
 from poise.demo import mount
 from poise.demo.calls import Call, in_curl
 from poise.errors import InvalidOptionError, MissingDependencyError
+from poise.serve import uvicorn_server
 from poise.serve.http_app import create_app
 from poise.serve.settings import ServiceSettings
 
@@ -139,3 +142,24 @@ def test_the_shown_http_call_gives_the_answer_of_the_api(image: bytes) -> None:
         said = client.post(words[1].removeprefix(call.url), data=data, files={"image": ("a.png", image)}).json()
     want = poise.Classifier(call.labels, "tiny", "zero-shot", template="an {}.", device="cpu")(image)
     assert said["results"]["zero-shot"]["probabilities"] == pytest.approx(want.probabilities, abs=1e-5)
+
+
+def test_one_line_says_where_the_page_is(monkeypatch, tmp_path: Path) -> None:
+    served: list[ServiceSettings] = []
+
+    def run(made: FastAPI, address: uvicorn_server.Address, ready) -> None:
+        served.append(made.state.service.settings)
+        ready("http://127.0.0.1:1")
+
+    monkeypatch.setattr(uvicorn_server, "run", run)
+    said = CliRunner().invoke(command, ["serve", "--demo", "--model", "tiny"])
+    assert (
+        said.output
+        == "poise: ready at http://127.0.0.1:1 with the model tiny; the page is at http://127.0.0.1:1/demo\n"
+    )
+    options = ["--model", "tiny", "--method", "tpt", "--template", "a {}", "--max-pixels", "9", "--augmix"]
+    said = CliRunner().invoke(command, ["demo", "--no-browser", "--on-long-label", "truncate", *options])
+    assert said.output == "poise: ready at http://127.0.0.1:1 with the model tiny (stop with Ctrl+C)\n"
+    chosen = served[-1]
+    assert (chosen.methods, chosen.template, chosen.limits.pixels, chosen.augmix) == (("tpt",), "a {}", 9, True)
+    assert (chosen.on_long_label, chosen.hosts) == ("truncate", ("localhost", "127.0.0.1", "[::1]"))

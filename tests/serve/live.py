@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import socket
@@ -14,7 +15,6 @@ from typing import Any
 
 import httpx2
 import numpy as np
-import uvicorn
 from fastapi import FastAPI
 from PIL import Image
 
@@ -22,6 +22,7 @@ from poise.inference.classifier import Answers
 from poise.serve.http_app import create_app
 from poise.serve.service import Service
 from poise.serve.settings import Job, ServiceSettings
+from poise.serve.uvicorn_server import Address, DrainingServer
 
 SOON = 60.0  # seconds; a generous limit for what takes milliseconds
 LABELS = ["cat", "dog", "car"]
@@ -76,10 +77,16 @@ class Live:
 
     app: FastAPI
     port: int
+    server: DrainingServer | None = None  # if it runs in this process
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self.server is not None
+        return self.server.servers[0].get_loop()
 
     @property
     def service(self) -> Any:
@@ -104,12 +111,12 @@ class Live:
 def running(service: Service, *, wait: bool = True) -> Iterator[Live]:
     """Serve in a thread of this process until the block ends."""
     app = create_app(service.settings, service)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http="h11", ws="none", log_level="warning"))
+    server = DrainingServer(app, Address(port=0))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            live = Live(app, listener.getsockname()[1])
+            live = Live(app, listener.getsockname()[1], server)
             if wait:
                 eventually(lambda: service.ready or app.state.failure is not None)
                 assert app.state.failure is None

@@ -8,17 +8,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from pydantic import BaseModel
 from serve.live import LABELS, HeldService, Live, png, running, settings
 
 from poise.calibration import Calibration
-from poise.client import AsyncClient, Client, Reply, http_client
+from poise.client import AsyncClient, Client, Reply, http_client, replies
 from poise.errors import PoiseError, RemoteError, ServiceUnavailableError
 from poise.inference.classifier import Classifier
+from poise.serve import schemas
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
 
@@ -121,6 +125,36 @@ class _Busy(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         pass
+
+
+FOREIGN = [
+    (200, "<html>"), (200, "{}"), (200, "[]"), (200, "null"), (200, '{"results": 1, "models": [{}], "items": [{}]}'),
+    (200, '{"results": {"a": {}}, "request_id": "", "model": "", "calibrated": true, "views": 1, "seed": 0}'),
+    (404, '{"detail": "Not Found"}'), (500, '{"error": "out of order"}'), (502, ""),
+    (400, '{"error": {"message": "x"}}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "content"), FOREIGN)
+def test_answers_of_other_servers_are_an_error_of_poise(status: int, content: str) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, text=content)
+
+    with Client("http://127.0.0.1:1") as client:
+        client._http = httpx2.Client(base_url="http://127.0.0.1:1", transport=httpx2.MockTransport(answer))
+        for call in (client.models, lambda: client.classify(b"x"), lambda: client.batch([b"x"])):
+            with pytest.raises(RemoteError, match="not one of `poise serve`") as caught:
+                call()
+            assert (caught.value.status, repr(content)[:-1] in str(caught.value)) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [(schemas.ResultBody, replies.RemoteResult), (schemas.DecisionBody, replies.RemoteDecision),
+     (schemas.ClassifyResponse, replies.Reply), (schemas.ServedModel, replies.RemoteModel)],
+)  # fmt: skip
+def test_the_client_reads_what_the_server_sends(sent: type[BaseModel], read: type[Any]) -> None:
+    assert {*sent.model_fields} == {row.name for row in fields(read)}
 
 
 @pytest.mark.parametrize(("busy", "asked"), [(2, 3), (9, 4)])

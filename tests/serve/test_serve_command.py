@@ -13,13 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import typer
 from fastapi import FastAPI
-from serve.live import Live, body, eventually, png
+from serve.live import SOON, Live, body, eventually, png
 from typer.testing import CliRunner
 
 import poise
 from poise.cli.app import app
 from poise.errors import InvalidOptionError
+from poise.inference.classifier import Classifier
+from poise.serve import uvicorn_server
+from poise.serve.settings import ServiceSettings
 from poise.serve.uvicorn_server import check_exposure
 
 COMMAND = [sys.executable, "-m", "poise", "serve", "--model", "tiny", "--device", "cpu", "--port", "0"]
@@ -31,12 +35,15 @@ def test_sigterm_loses_no_accepted_request() -> None:
     process = subprocess.Popen([*COMMAND, "--views", "4"], stderr=subprocess.PIPE, text=True, env=env)
     try:
         assert process.stderr is not None
-        listening = re.search(r"http://127.0.0.1:(\d+)", process.stderr.readline())
-        assert listening
-        live = Live(FastAPI(), int(listening[1]))
-        eventually(lambda: process.poll() is not None or live.get("/ready").status_code == 200)
+        line = process.stderr.readline()
+        ready = re.fullmatch(r"poise: ready at http://127.0.0.1:(\d+) with the model tiny\n", line)
+        assert ready, line
+        live = Live(FastAPI(), int(ready[1]))
+        assert live.get("/ready").status_code == 200
+        assert live.get("/v1/models", headers={"Host": f"attacker.example:{live.port}"}).status_code == 421
         sent = json.dumps(body(png(0))).encode()
-        head = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(sent)}"
+        head = f"POST /v1/classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(sent)}"
+        head += "\r\nContent-Type: application/json"
         with ThreadPoolExecutor(6) as pool, live.socket() as late:
             late.sendall(head.encode() + b"\r\n\r\n" + sent[:-1])  # not complete, so not accepted
             calls = [pool.submit(live.post, "/v1/classify", json=body(png(n))) for n in range(6)]
@@ -48,11 +55,43 @@ def test_sigterm_loses_no_accepted_request() -> None:
         assert [answer.status_code for answer in answers] == [200] * 6
         assert not refused or refused.startswith(b"HTTP/1.1 503")
         assert process.wait(60) == 0
+        assert not process.stderr.read()  # the line that says that it is ready is all
         with pytest.raises(ConnectionRefusedError):
             live.socket()
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_failed_start_is_one_error() -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(poise.__file__).parents[1])}
+    command = [*COMMAND, "--labels", "cat,cat"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=SOON)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("poise: Duplicate labels")
+
+
+def test_labels_and_options_of_a_calibration_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [png(seed) for seed in range(20)]
+    classify = Classifier(["cat", "dog"], "tiny", "zero-shot", device="cpu", views=4)
+    classify.calibrate(images, ["cat", "dog"] * 10, coverage=[0.8]).save(tmp_path / "calibration.json")
+    (tmp_path / "labels.txt").write_text("dog\ncat\n")
+    served: list[ServiceSettings] = []
+    monkeypatch.setattr(uvicorn_server, "run", lambda app, address, ready: served.append(app.state.service.settings))
+    known = ["serve", "--calibration", str(tmp_path / "calibration.json")]
+    for more in ([], ["--labels-file", str(tmp_path / "labels.txt"), "--views", "2"]):
+        assert CliRunner().invoke(app, [*known, *more]).exit_code == 0
+    assert [(row.model, row.labels, row.methods, row.views) for row in served] == [
+        ("tiny", ("cat", "dog"), ("zero-shot",), 4), ("tiny", ("dog", "cat"), ("zero-shot",), 2),
+    ]  # fmt: skip
+
+
+def test_what_demo_and_serve_share_is_the_same_option() -> None:
+    serve, demo = (typer.main.get_command(app).commands[name].params for name in ("serve", "demo"))  # type: ignore[attr-defined]
+    rows = {row.name: (row.opts, row.default, row.help) for row in serve if row.name != "method"}
+    shared = {row.name: (row.opts, row.default, row.help) for row in demo if row.name in rows}
+    assert shared.items() <= rows.items()
+    assert {row.name for row in demo} - shared.keys() == {"method", "runs", "browser"}
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
@@ -73,6 +112,7 @@ def test_other_machines_are_served_with_a_token_only(host: str, tmp_path: Path) 
     ("arguments", "message"),
     [
         (["--max-views", "0"], "The limit of views is 0"),
+        (["--max-body", "300000000"], "all requests together may have 256,000,000"),
         (["--max-pixels", "60000000"], "poise reads images up to 50,000,000"),
         (["--coverage", "0.9"], "need a calibration"),
         (["--calibration", "missing.json"], "missing.json"),

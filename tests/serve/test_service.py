@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serve.live import HeldService, png, settings
+from serve.live import SOON, HeldService, png, settings
 
 from poise.client.http_client import RequestOptions
 from poise.errors import (
@@ -18,6 +18,7 @@ from poise.errors import (
     ServiceUnavailableError,
     UnknownNameError,
 )
+from poise.inference.classifier import Classifier
 from poise.serve.ceilings import Limits
 from poise.serve.schemas import RequestBody
 from poise.serve.service import Service
@@ -56,6 +57,25 @@ def test_label_sets_that_were_used_last_are_kept(service: HeldService) -> None:
     assert len(service._cache) == 1  # the labels of all sets together are bounded, too
     service.classifier(service.plan(Job(labels=tuple("abcdefghijk"))).job)
     assert len(service._cache) == 1  # one is always kept
+
+
+def test_labels_are_encoded_once_for_all_views_and_seeds() -> None:
+    asked: dict[str, Any] = {"labels": ("cat", "dog"), "methods": ("zero-shot", "kld+cats")}
+    service = Service(settings(dtype="float64"))
+    service.start()
+    jobs = [Job(views=views, seed=seed, **asked) for views, seed in ((4, 0), (3, 0), (4, 7))]
+    made = [service.classifier(service.plan(job).job) for job in jobs]
+    assert len({id(row) for row in made}) == 3
+    assert len({id(row.tuner) for row in made}) == 1
+    assert (
+        service.classifier(service.plan(dataclasses.replace(jobs[0], template="a {}")).job).tuner is not made[0].tuner
+    )
+    for job in jobs:
+        served = service.submit(png(0), job).result(SOON)
+        plain = Classifier(job.labels, service.encoder, list(job.methods), views=job.views or 1, seed=job.seed or 0)
+        for name, result in plain(png(0)).items():
+            assert served[name].probabilities == pytest.approx(result.probabilities, abs=1e-9)
+    service.close()
 
 
 @pytest.mark.parametrize(

@@ -9,58 +9,79 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.shared_options import Device, Dtype, FixedViews, Model, Seed, Threads, given
-from poise.errors import MissingDependencyError
+from poise.cli.server_start import say_ready, server_modules, settings_from
+from poise.cli.shared_options import (
+    AllowedHosts,
+    AugMix,
+    BatchSize,
+    CalibrationFile,
+    Coverage,
+    Device,
+    Dtype,
+    FixedViews,
+    Init,
+    LongLabel,
+    MaxBody,
+    MaxError,
+    MaxPixels,
+    Model,
+    OnLongLabel,
+    Port,
+    Seed,
+    Template,
+    Threads,
+)
+from poise.cli.verbose import Verbose
+from poise.serve.ceilings import Limits
 
 
 def demo(
     ctx: typer.Context,
     model: Model = "pocket",
+    method: Annotated[str, typer.Option(help="Comma-separated methods that the page starts with.")] = "kld+cats",
+    template: Template = None,
+    init: Init = "template",
     views: FixedViews = 64,
+    augmix: AugMix = False,
     seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
     threads: Threads = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(help="File of `poise calibrate`, for guarantees; the model, views and seed are its."),
-    ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="With --calibration: coverage of prediction sets.", show_default="0.9")
-    ] = None,
-    max_error: Annotated[
-        float | None, typer.Option(help="With --calibration: say when to abstain, so that few answers are wrong.")
-    ] = None,
+    calibration: CalibrationFile = None,
+    coverage: Coverage = None,
+    max_error: MaxError = None,
+    max_pixels: MaxPixels = Limits.pixels,
+    max_body: MaxBody = Limits.body,
     runs: Annotated[Path | None, typer.Option(help="Folder of `poise bench run`, for a second tab.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 8000,
+    port: Port = 8000,
+    allowed_host: AllowedHosts = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    verbose: Verbose = False,
 ) -> None:
     """Try images and labels in the browser: answers, what they are worth, and the same call as code.
 
     The page is on this machine only, and nothing leaves it. The HTTP interface of `poise serve` is on the same port.
     """
-    try:
-        from poise.serve import http_app, uvicorn_server
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError.of("`poise demo`", str(error.name), "demo") from None
-    from poise.calibration import Calibration
+    http_app, uvicorn_server = server_modules("`poise demo`", "demo")
     from poise.demo import mount
-    from poise.inference.options import check_counts
-    from poise.serve.settings import ServiceSettings
 
-    check_counts(views, None)
-    known = None if calibration is None else Calibration.load(calibration)
-    options: dict[str, Any] = {"model": model, "views": views, "seed": seed}
-    fixed: dict[str, Any] = {"device": device, "dtype": dtype, "coverage": coverage, "max_error": max_error}
-    if known is None:
-        settings = ServiceSettings(**options, **fixed)
-    else:
-        settings = ServiceSettings.of_calibration(known, **given(ctx, options), **fixed)
+    answers: dict[str, Any] = {
+        "model": model, "method": method, "template": template, "init": init, "views": views, "augmix": augmix,
+        "seed": seed,
+    }  # fmt: skip
+    address = uvicorn_server.Address(port=port)
+    settings = settings_from(
+        ctx, calibration, answers, device=device, dtype=dtype, batch_size=batch_size, coverage=coverage,
+        max_error=max_error, on_long_label=on_long_label.value, limits=Limits(pixels=max_pixels, body=max_body),
+        hosts=uvicorn_server.allowed_hosts(address.host, allowed_host or ()),
+    )  # fmt: skip
     app = mount(http_app.create_app(settings), path="/", runs=runs)
 
-    def say(text: str) -> None:
-        typer.echo(f"poise: {text} (stop with Ctrl+C)", err=True)
+    def ready(url: str) -> None:
+        say_ready(url, settings.model, " (stop with Ctrl+C)")
         if browser:  # in a thread, because a browser in the terminal would block the server
-            threading.Thread(target=webbrowser.open, args=(text.split()[-1],), daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    uvicorn_server.run(app, uvicorn_server.Address(port=port), say=say)
+    uvicorn_server.run(app, address, ready=ready)

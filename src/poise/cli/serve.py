@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from poise.cli.server_start import say_ready, server_modules, settings_from
 from poise.cli.shared_options import (
+    AllowedHosts,
     AugMix,
     BatchSize,
     CalibrationFile,
@@ -19,15 +21,20 @@ from poise.cli.shared_options import (
     FixedViews,
     Init,
     LabelsFile,
+    LongLabel,
+    MaxBody,
     MaxError,
+    MaxPixels,
     Model,
+    OnLongLabel,
+    Port,
     Seed,
     Template,
     Threads,
-    given,
     labels_from,
 )
-from poise.errors import InvalidOptionError, MissingDependencyError
+from poise.cli.verbose import Verbose
+from poise.errors import InvalidOptionError
 from poise.serve.ceilings import Limits
 
 
@@ -47,12 +54,14 @@ def serve(
     device: Device = "auto",
     dtype: Dtype = "auto",
     batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
     threads: Threads = None,
     calibration: CalibrationFile = None,
     coverage: Coverage = None,
     max_error: MaxError = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    port: Port = 8000,
+    allowed_host: AllowedHosts = None,
     token_file: Annotated[
         Path | None,
         typer.Option(help="File with the token of requests; or set POISE_SERVE_TOKEN.", show_default="none"),
@@ -61,16 +70,17 @@ def serve(
     max_labels: Annotated[int, typer.Option(help="Most labels of a request.")] = Limits.labels,
     max_views: Annotated[int, typer.Option(help="Most views per image.")] = Limits.views,
     max_methods: Annotated[int, typer.Option(help="Most methods of a request.")] = Limits.methods,
-    max_pixels: Annotated[int, typer.Option(help="Most pixels of an image.")] = Limits.pixels,
-    max_body: Annotated[int, typer.Option(help="Most bytes of a request.")] = Limits.body,
+    max_pixels: MaxPixels = Limits.pixels,
+    max_body: MaxBody = Limits.body,
     max_images: Annotated[int, typer.Option(help="Most images of a batch request.")] = Limits.images,
     max_seconds: Annotated[float, typer.Option(help="Longest time until an answer.")] = Limits.seconds,
     max_queue: Annotated[
         int, typer.Option(help="Most images x views x tuned methods that wait or run; beyond it, 429.")
     ] = Limits.queue,
-    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = 256,
+    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = Limits.connections,
     batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
     access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
+    verbose: Verbose = False,
     demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: here or on Ray Serve.")] = EngineName.local,
     ray_address: Annotated[
@@ -79,56 +89,44 @@ def serve(
     replicas: Annotated[int, typer.Option(min=1, help="With --engine ray: processes with a model each.")] = 1,
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
+    _check_engine(engine, ray_address, replicas, demo)
     token = _token(token_file)
-    try:
-        from poise.serve import http_app, uvicorn_server
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError.of("`poise serve`", str(error.name), "serve") from None
-    from poise import methods
-    from poise.calibration import Calibration
-    from poise.inference.options import check_counts
-    from poise.serve.settings import ServiceSettings
-
+    http_app, uvicorn_server = server_modules("`poise serve`", "serve")
     uvicorn_server.check_exposure(host, token, allow_anonymous)
-    check_counts(views, batch_size)
-    known = None if calibration is None else Calibration.load(calibration)
     answers: dict[str, Any] = {
-        "model": model, "method": tuple(methods.expand(method)), "template": template, "init": init,
-        "views": views, "augmix": augmix, "seed": seed,
+        "model": model, "method": method, "template": template, "init": init, "views": views, "augmix": augmix,
+        "seed": seed,
     }  # fmt: skip
-    if known is not None:
-        answers = given(ctx, answers)
-    if "method" in answers:
-        answers["methods"] = answers.pop("method")
-    if labels is not None or labels_file is not None:
-        answers["labels"] = tuple(labels_from(labels, labels_file))
-    limits = Limits(labels=max_labels, views=max_views, methods=max_methods, pixels=max_pixels, body=max_body,
-                    images=max_images, seconds=max_seconds, queue=max_queue)  # fmt: skip
-    options = {
-        "device": device, "dtype": dtype, "batch_size": batch_size, "batch_wait": batch_wait, "coverage": coverage,
-        "max_error": max_error, "token": token, "limits": limits, **answers,
-    }  # fmt: skip
-    settings = ServiceSettings(**options) if known is None else ServiceSettings.of_calibration(known, **options)
-    address = uvicorn_server.Address(host=host, port=port, connections=max_connections, access_log=access_log)
+    own = {"labels": tuple(labels_from(labels, labels_file))} if labels is not None or labels_file is not None else {}
+    limits = Limits(
+        labels=max_labels, views=max_views, methods=max_methods, pixels=max_pixels, body=max_body, images=max_images,
+        seconds=max_seconds, queue=max_queue, connections=max_connections,
+    )  # fmt: skip
+    settings = settings_from(
+        ctx, calibration, answers, device=device, dtype=dtype, batch_size=batch_size, coverage=coverage,
+        max_error=max_error, on_long_label=on_long_label.value, batch_wait=batch_wait, limits=limits, token=token,
+        hosts=uvicorn_server.allowed_hosts(host, allowed_host or ()), **own,
+    )  # fmt: skip
+    address = uvicorn_server.Address(host=host, port=port, access_log=access_log)
     if engine is EngineName.ray:
-        if demo:
-            raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")
         from poise.serve import ray_serve
 
-        ray_serve.run(settings, address, ray_address, replicas, say=_say)
+        ray_serve.run(settings, address, ray_address, replicas, ready=lambda url: say_ready(url, settings.model))
         return
-    if ray_address or replicas != 1:
-        raise InvalidOptionError("--address and --replicas require --engine ray.", hint="Add it, or leave them out.")
     app = http_app.create_app(settings)
     if demo:
         from poise.demo import mount
 
         mount(app)
-    uvicorn_server.run(app, address, say=_say)
+    page = "; the page is at {url}/demo" if demo else ""
+    uvicorn_server.run(app, address, ready=lambda url: say_ready(url, settings.model, page.format(url=url)))
 
 
-def _say(text: str) -> None:
-    typer.echo(f"poise: {text}", err=True)
+def _check_engine(engine: EngineName, ray_address: str, replicas: int, demo: bool) -> None:
+    if engine is EngineName.ray and demo:
+        raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")
+    if engine is not EngineName.ray and (ray_address or replicas != 1):
+        raise InvalidOptionError("--address and --replicas require --engine ray.", hint="Add it, or leave them out.")
 
 
 def _token(file: Path | None) -> str:

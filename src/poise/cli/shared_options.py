@@ -70,6 +70,14 @@ Coverage = Annotated[
 MaxError = Annotated[
     float | None, typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong.")
 ]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", help="Name that requests may give in their Host header, beside those of this "
+                 "machine; repeatable.", show_default="any if other machines are served, else none"),
+]  # fmt: skip
+MaxPixels = Annotated[int, typer.Option(help="Most pixels of an image.")]
+MaxBody = Annotated[int, typer.Option(help="Most bytes of a request.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")]
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
 
 

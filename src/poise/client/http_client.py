@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from poise.client.replies import RemoteModel, Reply, read_batch, read_error, read_models, read_reply
 from poise.errors import MissingDependencyError, RemoteError, ServiceUnavailableError
@@ -20,6 +20,9 @@ Image = bytes | str | PathLike[str]  # an encoded image, or the path of its file
 
 _BUSY = (429, 503)  # statuses after which a request is sent again; the others would not change
 _LONGEST_WAIT = 30.0  # seconds
+_SHOWN = 100  # characters of an answer that can't be read
+
+T = TypeVar("T")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -84,15 +87,15 @@ class Client(_Calls):
             RemoteError: The server refused the request or could not answer it; ``code`` says why.
             ServiceUnavailableError: The server can't be reached, or does not answer within ``timeout``.
         """
-        return read_reply(self._send("POST", **self._classify(image, options)))
+        return self._send(read_reply, "POST", **self._classify(image, options))
 
     def batch(self, images: Sequence[Image], **options: Unpack[RequestOptions]) -> list[Reply | RemoteError]:
         """Classify several images in one request; an image without an answer gives an error in its place."""
-        return read_batch(self._send("POST", **self._batch(images, options)))
+        return self._send(read_batch, "POST", **self._batch(images, options))
 
     def models(self) -> list[RemoteModel]:
         """Return the server's models."""
-        return read_models(self._send("GET", url="/v1/models"))
+        return self._send(read_models, "GET", url="/v1/models")
 
     def ready(self) -> bool:
         """Return whether the server accepts images."""
@@ -109,14 +112,14 @@ class Client(_Calls):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _send(self, method: str, **request: Any) -> dict[str, Any]:
+    def _send(self, read: Callable[[Any], T], method: str, **request: Any) -> T:
         for again in self._waits():
             with _connection_errors(self._session["base_url"]):
                 response = self._http.request(method, **request)
             if response.status_code not in _BUSY or not again:
                 break
             time.sleep(_pause(response))
-        return _body(response)
+        return _read(response, read)
 
 
 class AsyncClient(_Calls):
@@ -135,15 +138,15 @@ class AsyncClient(_Calls):
 
     async def classify(self, image: Image, **options: Unpack[RequestOptions]) -> Reply:
         """Classify one image; see `Client.classify`."""
-        return read_reply(await self._send("POST", **self._classify(image, options)))
+        return await self._send(read_reply, "POST", **self._classify(image, options))
 
     async def batch(self, images: Sequence[Image], **options: Unpack[RequestOptions]) -> list[Reply | RemoteError]:
         """Classify several images in one request; see `Client.batch`."""
-        return read_batch(await self._send("POST", **self._batch(images, options)))
+        return await self._send(read_batch, "POST", **self._batch(images, options))
 
     async def models(self) -> list[RemoteModel]:
         """Return the server's models."""
-        return read_models(await self._send("GET", url="/v1/models"))
+        return await self._send(read_models, "GET", url="/v1/models")
 
     async def ready(self) -> bool:
         """Return whether the server accepts images."""
@@ -160,14 +163,14 @@ class AsyncClient(_Calls):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _send(self, method: str, **request: Any) -> dict[str, Any]:
+    async def _send(self, read: Callable[[Any], T], method: str, **request: Any) -> T:
         for again in self._waits():
             with _connection_errors(self._session["base_url"]):
                 response = await self._http.request(method, **request)
             if response.status_code not in _BUSY or not again:
                 break
             await asyncio.sleep(_pause(response))
-        return _body(response)
+        return _read(response, read)
 
 
 def _library() -> Any:
@@ -215,15 +218,17 @@ def _pause(response: httpx.Response) -> float:
     return min(max(seconds, 0.1), _LONGEST_WAIT)
 
 
-def _body(response: httpx.Response) -> dict[str, Any]:
+def _read(response: httpx.Response, read: Callable[[Any], T]) -> T:
+    """Return what a response says, or raise the error that it contains."""
     try:
         body = response.json()
         if response.status_code == 200:
-            return dict(body)
-        error = body["error"]
-    except (ValueError, KeyError, TypeError):
+            return read(body)
+        error = read_error(body["error"], response.status_code)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise RemoteError(
-            f"The answer of '{response.url}' (status {response.status_code}) is not one of `poise serve`.",
-            hint="Check the address.", status=response.status_code,
+            f"The answer of '{response.url}' (status {response.status_code}) is not one of `poise serve`: "
+            f"{response.text[:_SHOWN]!r}.",
+            hint="Check the address, and that server and client have the same version.", status=response.status_code,
         ) from None  # fmt: skip
-    raise read_error(error, response.status_code)
+    raise error

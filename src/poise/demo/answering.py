@@ -169,7 +169,8 @@ class _Answering:
         assert job.seed is not None
         return Call(
             file=self.file, labels=self.labels, methods=names, template=job.template, views=job.views, seed=job.seed,
-            init=settings.init, augmix=settings.augmix, model=settings.model, url=asked.url,
+            init=settings.init, augmix=settings.augmix, on_long_label=settings.on_long_label, model=settings.model,
+            url=asked.url,
             calibrated=not job.uncalibrated, coverage=job.coverage, max_error=job.max_error,
             switched_off=settings.calibration is not None and job.uncalibrated,
         )  # fmt: skip

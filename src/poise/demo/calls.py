@@ -20,7 +20,7 @@ class Call:
 
     Attributes:
         file: name of the image's file.
-        labels, methods, template, views, seed, init, augmix: as in `Classifier`.
+        labels, methods, template, views, seed, init, augmix, on_long_label: as in `Classifier`.
         model: the server's model.
         url: where the server is, without a slash at the end.
         coverage, max_error: of the calibration.
@@ -36,6 +36,7 @@ class Call:
     seed: int = _SEED
     init: str = "template"
     augmix: bool = False
+    on_long_label: str = "error"
     model: str = DEFAULT_MODEL
     url: str = "http://127.0.0.1:8000"
     coverage: float | None = None
@@ -59,6 +60,7 @@ class Call:
         given |= {"seed": self.seed} if self.seed != _SEED else {}
         given |= {"init": self.init} if self.init != "template" else {}
         given |= {"augmix": True} if self.augmix else {}
+        given |= {"on_long_label": self.on_long_label} if self.on_long_label != "error" else {}
         if self.calibrated:
             given |= {"calibration": CALIBRATION, "coverage": self.coverage, "max_error": self.max_error}
         return {name: value for name, value in given.items() if value is not None}

@@ -17,6 +17,7 @@ from poise.demo.example_rows import EXAMPLES, Example
 from poise.demo.file_guard import protect
 from poise.demo.markup import card
 from poise.inference.classifier import DEFAULT_METHOD
+from poise.prompts.template import DEFAULT_TEMPLATE
 from poise.serve.service import Service
 
 _LEAD = (
@@ -152,7 +153,9 @@ def _options(service: Service) -> list[Any]:
             described, value=[name for name in settings.methods if name in names] or [DEFAULT_METHOD], label="Methods",
             info=f"Zero-shot is always shown. At most {settings.limits.methods} others.", elem_id="poise-methods",
         )  # fmt: skip
-        template = gr.Textbox(label="Prompt", info="{} stands for the label.", placeholder="a photo of a {}.")
+        template = gr.Textbox(
+            label="Prompt", info="{} stands for the label.", placeholder=settings.template or DEFAULT_TEMPLATE
+        )
         views = gr.Slider(1, settings.limits.views, settings.views, step=1, label="Views",
                           info="More views take longer.")  # fmt: skip
         seed = gr.Number(settings.seed, label="Seed", info="Of the random views.", precision=0, minimum=0)

@@ -162,9 +162,9 @@ def _compare(count: int, probs: Floats, reference: Floats) -> Agreement:
     )
 
 
-def with_views(classifier: Classifier[Any], views: int) -> Classifier[Any]:
-    """Return the classifier with another number of views."""
+def with_views(classifier: Classifier[Any], views: int, seed: int | None = None) -> Classifier[Any]:
+    """Return the classifier with other views and the same text features; it must have no calibration."""
     other = copy.copy(classifier)
-    other.recipe = replace(classifier.recipe, views=views)
-    other.prepare()
+    other.recipe = replace(classifier.recipe, views=views, seed=classifier.recipe.seed if seed is None else seed)
+    other.prepare(classifier.tuner)
     return other

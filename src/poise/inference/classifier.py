@@ -266,9 +266,9 @@ class Classifier(Generic[R]):
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
         return f"Classifier({len(self.labels)} labels: {labels}; {model})"
 
-    def prepare(self) -> None:
-        """Make the tuner and the predictor, after options have changed."""
-        self.tuner = self._make_tuner(*self._tuning)
+    def prepare(self, tuner: AnyTuner | None = None) -> None:
+        """Make the predictor and, unless the labels, template and methods of ``tuner`` are the same, the tuner."""
+        self.tuner = tuner or self._make_tuner(*self._tuning)
         if self._tunes() and not self.tuner.texts.classes.slots.shape[1]:
             raise InvalidOptionError("context='none' leaves no words to tune.", hint="Omit it, or use zero-shot.")
         self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self._batch_size)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from poise.inference.auto_views import with_views
 from poise.inference.classifier import Classifier
 from poise.serve.ceilings import Limits
 from poise.serve.settings import Job
 
 
 class ClassifierCache:
-    """Classifiers by job, bounded in number and in labels; thread-safe.
+    """Classifiers by job, bounded in number and in labels; thread-safe. Those that differ in views only share texts.
 
     Args:
         build: makes the classifier of a job. It only tokenises the labels: their text features are computed when the
@@ -34,7 +35,8 @@ class ClassifierCache:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        made = self._build(key)
+            twin = next((self._kept[kept] for kept in self._kept if _texts(kept) == _texts(key)), None)
+        made = with_views(twin, key.views or 1, key.seed) if twin and key.uncalibrated else self._build(key)
         with self._lock:
             self._kept[key] = made
             while len(self._kept) > 1 and self._is_over():
@@ -45,5 +47,10 @@ class ClassifierCache:
         return len(self._kept)
 
     def _is_over(self) -> bool:
-        labels = sum(len(job.labels) for job in self._kept)
+        labels = sum(len(texts.labels) for texts in {_texts(job) for job in self._kept})
         return len(self._kept) > self._limits.label_sets or labels > self._limits.cached_labels
+
+
+def _texts(job: Job) -> Job:
+    """Return what the text features of a job depend on: all but the views."""
+    return replace(job, views=None, seed=None)

@@ -21,8 +21,10 @@ class Limits:
         body: bytes of a request.
         images: images of a batch request.
         seconds: until a request must be answered.
+        header_seconds: until a request's headers must have arrived; not applied on Ray.
         body_seconds: until a request's body must have arrived.
         held: bytes of all requests that are being read or answered.
+        connections: open connections, and requests that are being read or answered.
         queue: cost (views x images x tuned methods) of all images that wait or run.
         label_sets: label sets and options that are kept in memory.
         cached_labels: labels of all of them together; each takes about 0.6 MB with the model pocket.
@@ -35,8 +37,10 @@ class Limits:
     body: int = 20_000_000
     images: int = 16
     seconds: float = 60.0
+    header_seconds: float = 10.0
     body_seconds: float = 30.0
     held: int = 256_000_000
+    connections: int = 256
     queue: int = 8192
     label_sets: int = 32
     cached_labels: int = 2000
@@ -52,4 +56,9 @@ class Limits:
         if self.pixels > MAX_PIXELS:
             raise InvalidOptionError(
                 f"The limit of pixels is {self.pixels:,}.", hint=f"poise reads images up to {MAX_PIXELS:,} pixels."
+            )
+        if self.body > self.held:
+            raise InvalidOptionError(
+                f"The limit of body is {self.body:,} bytes, and all requests together may have {self.held:,}.",
+                hint=f"Use at most {self.held:,}.",
             )

@@ -36,8 +36,9 @@ def create_app(settings: ServiceSettings, service: Service | None = None) -> Fas
         service: a service with these settings that others use, too; None: one of its own.
 
     Returns:
-        The app. ``app.state.service`` is the service. If it can't be started, ``app.state.failure`` is the error, and
-        ``app.state.on_failure`` is called.
+        The app. ``app.state.service`` is the service. When it is ready, ``app.state.on_ready`` is called. If it can't
+        be started, ``app.state.failure`` is the error, and ``app.state.on_failure`` is called, which logs the error
+        unless it is replaced.
     """
     service = service or Service(settings)
 
@@ -52,11 +53,12 @@ def create_app(settings: ServiceSettings, service: Service | None = None) -> Fas
         title="poise", version=__version__, description="Zero-shot image classification with confidence.",
         docs_url=None, redoc_url=None, lifespan=lifespan,  # their pages would load scripts from elsewhere
     )  # fmt: skip
-    app.state.service, app.state.failure, app.state.on_failure = service, None, lambda: None
+    app.state.service, app.state.failure = service, None
+    app.state.on_ready, app.state.on_failure = lambda: None, lambda: _log.error("%s", app.state.failure)
     _add_health(app, service)
     _add_classification(app, service)
     problems.install(app, service.metrics)
-    app.add_middleware(Gate, metrics=service.metrics, limits=settings.limits, token=settings.token)
+    app.add_middleware(Gate, metrics=service.metrics, settings=settings)
     app.add_middleware(Observe, metrics=service.metrics, routes=frozenset(app.openapi()["paths"]))
     return app
 
@@ -67,10 +69,12 @@ async def _start(app: FastAPI) -> None:
     except Exception as error:
         if app.state.service.status != "starting":  # it was told to stop meanwhile, which is no failure
             return
-        _log.error("the service could not be started: %s", error)
         app.state.failure = error
         app.state.service.stop()  # who waits until it has started, as the demo page does, need not wait any longer
         app.state.on_failure()
+    else:
+        if app.state.service.ready:
+            app.state.on_ready()
 
 
 def _add_health(app: FastAPI, service: Service) -> None:

@@ -13,6 +13,7 @@ from poise.serve.schemas import ErrorResponse
 _MEANINGS = {
     400: "The body can't be parsed.", 401: "The token is missing or wrong.", 408: "The body arrived too slowly.",
     413: "The body is too large.", 415: "The content type is not accepted.",
+    421: "The Host header is not a name of this server.",
     422: "Something in the request is not acceptable, or exceeds a limit.", 429: "The queue is full.",
     500: "The image could not be classified.", 503: "The server is starting or shutting down.",
     504: "The deadline passed.",

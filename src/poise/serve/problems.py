@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 # Status by code; 422 for all others: the request was understood, and something in it is not acceptable.
 STATUSES = {
     "bad_request": 400, "unauthorized": 401, "not_found": 404, "method_not_allowed": 405, "body_too_slow": 408,
+    "headers_too_slow": 408, "too_many_connections": 503, "wrong_host": 421,
     "body_too_large": 413, "unsupported_media_type": 415, "queue_full": 429, "client_left": 499, "unavailable": 503,
     "deadline_exceeded": 504, "internal_error": 500, "non_finite": 500, "out_of_memory": 500, "reader_lost": 500,
     "error": 500,

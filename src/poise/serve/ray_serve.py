@@ -19,7 +19,7 @@ from poise.serve.uvicorn_server import Address
 _NAME = "poise"
 
 
-def deployment(settings: ServiceSettings, *, replicas: int = 1, connections: int = 256) -> Any:
+def deployment(settings: ServiceSettings, *, replicas: int = 1) -> Any:
     """Return a Ray Serve deployment of the app, for `ray.serve.run(deployment(settings).bind())`."""
     from ray import serve
 
@@ -32,15 +32,15 @@ def deployment(settings: ServiceSettings, *, replicas: int = 1, connections: int
     options: dict[str, Any] = {"num_gpus": 1} if is_gpu(settings.device) else {}
     return serve.deployment(
         serve.ingress(build)(),
-        name=_NAME, num_replicas=replicas, max_ongoing_requests=connections, ray_actor_options=options,
-        graceful_shutdown_timeout_s=settings.limits.seconds,
+        name=_NAME, num_replicas=replicas, max_ongoing_requests=settings.limits.connections,
+        ray_actor_options=options, graceful_shutdown_timeout_s=settings.limits.seconds,
     )  # fmt: skip
 
 
 def run(
-    settings: ServiceSettings, address: Address, ray_address: str, replicas: int, *, say: Callable[[str], None]
+    settings: ServiceSettings, address: Address, ray_address: str, replicas: int, *, ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT; replicas answer the requests that they have accepted."""
+    """Serve until SIGTERM or SIGINT; replicas answer the requests that they have accepted. See `uvicorn_server.run`."""
     connect(ray_address)
     try:
         from ray import serve
@@ -51,9 +51,8 @@ def run(
         signal.signal(number, lambda *_: stopped.set())
     serve.start(proxy_location="HeadOnly", http_options={"host": address.host, "port": address.port})
     try:
-        made = deployment(settings, replicas=replicas, connections=address.connections)
-        serve.run(made.bind(), name=_NAME, route_prefix="/")
-        say(f"listening on http://{address.host}:{address.port}, {replicas} replicas")
+        serve.run(deployment(settings, replicas=replicas).bind(), name=_NAME, route_prefix="/")
+        ready(f"http://{address.host}:{address.port}")
         stopped.wait()
     finally:
         serve.delete(_NAME)

@@ -172,7 +172,7 @@ class Service:
             job.labels, self.encoder, list(job.methods), template=job.template, context=settings.context,
             init=settings.init, views=job.views or 1, augmix=settings.augmix, seed=job.seed or 0,
             batch_size=settings.batch_size, calibration=None if job.uncalibrated else settings.calibration,
-            coverage=job.coverage, max_error=job.max_error,
+            coverage=job.coverage, max_error=job.max_error, on_long_label=settings.on_long_label,
         )  # fmt: skip
 
     def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:

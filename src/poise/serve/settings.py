@@ -49,6 +49,7 @@ class ServiceSettings:
         methods: of requests without methods.
         limits: what requests may ask for.
         batch_wait: seconds that an image waits for others to be computed with.
+        hosts: names that requests may give in their Host header, without ports; empty: any.
         token: requests must show it ("Authorization: Bearer TOKEN"); empty: none is needed.
     """
 
@@ -67,7 +68,9 @@ class ServiceSettings:
     coverage: float | None = None
     max_error: float | None = None
     batch_size: int | None = None
+    on_long_label: str = "error"
     batch_wait: float = 0.005
+    hosts: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
     limits: Limits = field(default_factory=Limits)
 

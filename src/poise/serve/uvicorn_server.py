@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -14,18 +15,23 @@ import uvicorn
 from fastapi import FastAPI
 
 from poise.errors import InvalidOptionError
+from poise.serve.connections import bounded
 from poise.serve.service import Service
 
 _GRACE = 5  # seconds beyond the longest request
+# Seconds that an idle connection is kept: longer than clients keep theirs (httpx and many others: 5, proxies: 60), so
+# that it is the client who closes it. A request that is sent just when the server closes would get no answer.
+_KEEP_ALIVE = 75
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where the server listens, and how many connections it holds."""
+    """Where the server listens."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    connections: int = 256
     access_log: bool = False
 
 
@@ -39,27 +45,40 @@ def check_exposure(host: str, token: str, allow_anonymous: bool) -> None:
     )
 
 
-def run(app: FastAPI, address: Address, *, say: Callable[[str], None] = lambda text: None) -> None:
+def allowed_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return what the Host header of requests may be, for `ServiceSettings.hosts`.
+
+    A server that only this machine can reach is protected against web pages that make their own name an address of this
+    machine (DNS rebinding). A server for other machines has names that only its administrator knows.
+
+    Args:
+        host: the address to listen on.
+        names: what the administrator allows.
+    """
+    for name in names:
+        if not _NAME.fullmatch(name) and not _is_address(name):
+            raise InvalidOptionError(f"'{name}' is not a name of a machine.", hint="Give it without scheme and port.")
+    if not names and not _is_loopback(host):
+        return ()
+    return tuple(dict.fromkeys([_in_url(name) for name in (*_LOOPBACK, host, *names)]))
+
+
+def run(app: FastAPI, address: Address, *, ready: Callable[[str], None] = lambda url: None) -> None:
     """Serve until SIGTERM or SIGINT: no more requests are accepted, accepted ones are answered.
 
     Args:
         app: what `create_app` returned.
         address: where to listen.
-        say: called with remarks for the person who started the server.
+        ready: called with the server's URL when images are accepted.
 
     Raises:
         PoiseError: The service could not be started.
     """
-    service: Service = app.state.service
-    config = uvicorn.Config(
-        app, host=address.host, port=address.port, http="h11", ws="none", access_log=address.access_log,
-        log_level="info" if address.access_log else "warning", limit_concurrency=address.connections,
-        timeout_graceful_shutdown=int(service.settings.limits.seconds) + _GRACE, server_header=False,
-    )  # fmt: skip
-    server = _DrainingServer(config, service)
+    server = DrainingServer(app, address)
     app.state.on_failure = server.stop
     with _listen(address) as listener, _orderly_signals():
-        say(f"listening on http://{address.host}:{listener.getsockname()[1]}")
+        url = f"http://{_in_url(address.host)}:{listener.getsockname()[1]}"
+        app.state.on_ready = lambda: ready(url)
         server.run(sockets=[listener])
     if app.state.failure is not None:
         raise app.state.failure
@@ -76,12 +95,17 @@ def _orderly_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _DrainingServer(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """A server that stops admission as soon as it is told to stop."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
-        self._service = service
+    def __init__(self, app: FastAPI, address: Address) -> None:
+        self._service: Service = app.state.service
+        limits = self._service.settings.limits
+        super().__init__(uvicorn.Config(
+            app, host=address.host, port=address.port, http=bounded(limits), ws="none", access_log=address.access_log,
+            log_level="info" if address.access_log else "warning", timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(limits.seconds) + _GRACE, server_header=False,
+        ))  # fmt: skip
 
     def stop(self) -> None:
         """Stop as soon as the requests are answered."""
@@ -104,11 +128,20 @@ def _listen(address: Address) -> socket.socket:
         ) from None
 
 
-def _is_loopback(host: str) -> bool:
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return bool(ipaddress.ip_address(host))
     except ValueError:
-        pass
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    if _is_address(host):
+        return ipaddress.ip_address(host).is_loopback
     try:
         return all(ipaddress.ip_address(row[4][0]).is_loopback for row in socket.getaddrinfo(host, None))
     except OSError:
