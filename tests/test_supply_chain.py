@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -35,7 +34,6 @@ def test_what_counts_as_a_permissive_licence(text: str, fine: bool) -> None:
     assert (licences.refused({"package": text}) == {}) == fine
 
 
-@pytest.mark.skipif(importlib.util.find_spec("bandit") is None, reason="bandit (extra 'audit') is not installed")
 def test_bandit_finds_nothing() -> None:
     command = [sys.executable, "-m", "bandit", "-q", "-r", "src", "-c", "pyproject.toml"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
