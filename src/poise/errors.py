@@ -57,7 +57,7 @@ class UnknownNameError(PoiseError, LookupError):
         near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         whose = f" of {owner}" if owner else ""
-        return cls(f"Unknown {kind} '{given}'{whose}.{guess}", hint=f"Known: {', '.join(names)}.")
+        return cls(f"Unknown {kind} '{given}'{whose}.{guess}", hint=f"Known: {', '.join(names) or 'none'}.")
 
 
 class InvalidLabelsError(PoiseError, ValueError):

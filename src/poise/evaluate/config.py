@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -81,20 +82,24 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
 
     The key ``temperature`` is short for ``framework_options.temperature``.
     """
-    config_types, settings_types = get_type_hints(RunConfig), get_type_hints(Settings)
-    types = {**config_types, **settings_types}
+    types = _types()
     for key in values:
         if key not in {*types, "temperature"}:
             raise UnknownNameError.of("configuration key", key, [*types, "temperature"])
     typed = {key: _coerce(key, value, types[key]) for key, value in values.items() if key != "temperature"}
-    config = RunConfig(**{key: value for key, value in typed.items() if key in config_types})
+    config = RunConfig(**{key: value for key, value in typed.items() if key in RunConfig.__annotations__})
     if values.get("temperature") is not None:
         number = _temperature(values["temperature"])
         config = replace(config, framework_options={**config.framework_options, "temperature": number})
     check(config)
-    settings = Settings(**{key: value for key, value in typed.items() if key in settings_types})
+    settings = Settings(**{key: value for key, value in typed.items() if key in Settings.__annotations__})
     _check_least(settings, {"workers": 0, "actors": 0})
     return config, settings
+
+
+@functools.cache
+def _types() -> dict[str, Any]:
+    return {**get_type_hints(RunConfig), **get_type_hints(Settings)}
 
 
 def _temperature(value: Any) -> float:
@@ -197,7 +202,7 @@ def _path(key: str) -> list[str]:
     first, _, rest = key.partition(".")
     if not rest:
         return [key]
-    types = {**get_type_hints(RunConfig), **get_type_hints(Settings)}
+    types = _types()
     if first not in types:
         raise UnknownNameError.of("configuration key", first, types)
     if get_origin(types[first]) is not dict:

@@ -14,6 +14,7 @@ from poise.errors import InvalidOptionError, UnknownNameError
 from poise.methods.learning_rate import absolute_lr, check_lr, describe_lr
 from poise.objectives import ConfidenceTemperature, Sum, Target, objectives
 from poise.posthoc import PostHoc, posthoc
+from poise.registry import check_options
 from poise.rules import Gives, Rule, rules
 from poise.types import Objective
 
@@ -259,11 +260,12 @@ def parameters(make: Callable[..., Any]) -> list[str]:
 def check_parameters(
     owner: str, options: Mapping[str, Any], make: Callable[..., Any], given: list[str] | None = None
 ) -> None:
-    """Refuse options that are no parameters of ``make``, or that are given to it by the method."""
+    """Refuse options that are no parameters of ``make``, of another type, or given to it by the method."""
     known = [name for name in parameters(make) if name not in (given or ())]
     for option in options:
         if option not in known:
             raise UnknownNameError.of("parameter", option, known, owner=f"the {owner}")
+    check_options(make, options, f"the {owner}")
 
 
 def _describe(term: Term) -> str:
