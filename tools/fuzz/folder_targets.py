@@ -178,11 +178,11 @@ def run_folder(choices: Choices, folder: Path) -> None:
 
 @target("CSV files of labelled images given to calibrate")
 def labelled_csv(choices: Choices, folder: Path) -> None:
-    from poise.cli.calibrate import _labelled
+    from poise.cli.labelled_images import read_labelled
     from poise.prompts.labels import check_labels
 
     seeds = [b"path,label\na.png,cat\nb.png,dog\n", b'label,path\n"a, b","c ""d"".png"\n']
-    _, truth, names = _labelled(_written(folder, "images.csv", edited_bytes(choices, seeds)))
+    _, truth, names = read_labelled(_written(folder, "images.csv", edited_bytes(choices, seeds)))
     assert len(truth) >= len(check_labels(names)) > 0
 
 

@@ -6,12 +6,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.report.table import Line, Table
 
 VIEWS = 64  # the default number of views
@@ -150,16 +149,20 @@ LISTS: dict[str, Callable[[], Table]] = {
     "frameworks": _frameworks, "inits": _inits, "objectives": _objectives, "rules": _rules, "posthoc": _posthoc,
     "figures": _figures, "formats": _formats,
 }  # fmt: skip
-Kind = StrEnum("Kind", list(LISTS))  # type: ignore[misc]
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", autocompletion=lambda: list(LISTS), help=f"What to list: {', '.join(LISTS)}."),
+    ],
     text: Annotated[str, typer.Option("--filter", help="Show only rows that contain this text.")] = "",
 ) -> None:
     """List the names that options accept, with descriptions."""
-    table = LISTS[kind.value]()
+    if kind not in LISTS:
+        raise UnknownNameError.of("kind", kind, LISTS)
+    table = LISTS[kind]()
     lines = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
     if not lines:
-        raise InvalidOptionError(f"None of the {kind.value} contains '{text}'.", hint=f"See `poise list {kind.value}`.")
+        raise InvalidOptionError(f"None of the {kind} contains '{text}'.", hint=f"See `poise list {kind}`.")
     show(replace(table, lines=lines))

@@ -15,6 +15,7 @@ from poise.threads import set_threads
 LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
 
+Labels = Annotated[str | None, typer.Option(help="Comma-separated labels.")]
 LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
 Model = Annotated[str, typer.Option(help="Model (see `poise list models`).")]
 Template = Annotated[str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")]
@@ -68,6 +69,9 @@ Coverage = Annotated[
 MaxError = Annotated[
     float | None, typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong.")
 ]
+Engine = Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")]
+Address = Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")]
+Actors = Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")]
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
 
 
