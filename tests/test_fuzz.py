@@ -13,7 +13,7 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from tools.fuzz.edits import Choices, edited_bytes, edited_tree  # noqa: E402
-from tools.fuzz.fuzz import TooSlow, fuzz, outcome  # noqa: E402
+from tools.fuzz.fuzz import TooSlow, _timed, fuzz, outcome  # noqa: E402
 from tools.fuzz.targets import TARGETS, clean_up  # noqa: E402
 
 SLOW = {"run_folder": 25}  # inputs of targets that take tens of milliseconds each
@@ -41,6 +41,19 @@ def test_a_reader_that_catches_all_errors_does_not_hide_that_it_is_slow() -> Non
             raise TooSlow
 
     assert outcome(work, b"").startswith("TooSlow")
+
+
+def test_an_input_is_slow_if_it_is_so_twice() -> None:
+    calls: list[bytes] = []
+
+    def work(data: bytes) -> None:
+        calls.append(data)
+        if len(calls) == 1 or data == b"slow":
+            raise TooSlow
+
+    assert outcome(_timed(work), b"paused") == ""
+    assert outcome(_timed(work), b"slow").startswith("TooSlow")
+    assert calls == [b"paused", b"paused", b"slow", b"slow"]
 
 
 def test_edits_are_repeatable_and_change_something() -> None:
