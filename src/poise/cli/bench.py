@@ -27,6 +27,7 @@ from poise.cli.shared_options import (
     Threads,
 )
 from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import StorageError
 from poise.storage import counted
 
@@ -62,10 +63,10 @@ def run_command(
     method: Annotated[
         str | None, _option("Comma-separated methods or groups (see `poise list methods`).", "all")
     ] = None,
-    model: Annotated[str | None, _like(Model, "pocket")] = None,
+    model: Annotated[str | None, _like(Model, DEFAULT_MODEL)] = None,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
     limit: Annotated[int | None, _option("Images per dataset, a fixed stratified subset.", "all")] = None,
-    views: Annotated[int | None, _like(FixedViews, "64")] = None,
+    views: Annotated[int | None, _like(FixedViews, str(DEFAULT_VIEWS))] = None,
     view_engine: Annotated[str | None, _option("How views are made: auto, pil or batched.", "auto")] = None,
     augmix: Annotated[str | None, _option("AugMix: auto (as TPT has it), c-tpt, on or off.", "auto")] = None,
     framework: Annotated[str | None, _option("How images are adapted to (see `poise list frameworks`).", "tpt")] = None,

@@ -30,6 +30,7 @@ from poise.cli.shared_options import (
 )
 from poise.cli.sink import watched
 from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -48,15 +49,15 @@ def calibrate(
     ] = None,
     labels_file: LabelsFile = None,
     missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
-    model: Model = "pocket",
+    model: Model = DEFAULT_MODEL,
     method: Annotated[str, typer.Option(help="Comma-separated methods to compare.")] = "zero-shot,kld+cats",
     coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
     max_error: Annotated[
         str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
     ] = "",
     confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
-    template: Template = None, init: Init = "template", views: Views = 64, augmix: AugMix = False, seed: Seed = 0,
-    device: Device = "auto", dtype: Dtype = "auto", batch_size: BatchSize = None,
+    template: Template = None, init: Init = "template", views: Views = DEFAULT_VIEWS, augmix: AugMix = False,
+    seed: Seed = 0, device: Device = "auto", dtype: Dtype = "auto", batch_size: BatchSize = None,
     on_long_label: OnLongLabel = LongLabel.error, threads: Threads = None,
     quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip

@@ -35,6 +35,7 @@ from poise.cli.shared_options import (
     stored_options,
 )
 from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ def classify(
     ],
     labels: Labels = None,
     labels_file: LabelsFile = None,
-    model: Model = "pocket",
+    model: Model = DEFAULT_MODEL,
     method: Annotated[
         str, typer.Option(help="Comma-separated methods or groups, such as all (see `poise list methods`).")
-    ] = "kld+cats",
+    ] = DEFAULT_METHOD,
     template: Template = None,
     init: Init = "template",
-    views: Views = 64,
+    views: Views = DEFAULT_VIEWS,
     augmix: AugMix = False,
     seed: Seed = 0,
     device: Device = "auto",

@@ -25,6 +25,7 @@ from poise.cli.shared_options import (
     stored_options,
 )
 from poise.cli.verbose import Verbose
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
 app = Commands(help="Export a classifier, to run it without poise.")
@@ -41,11 +42,11 @@ def onnx(
     out: Annotated[Path, typer.Option(help="Output file (.onnx).")],
     labels: Labels = None,
     labels_file: LabelsFile = None,
-    model: Model = "pocket",
+    model: Model = DEFAULT_MODEL,
     method: Annotated[str, typer.Option(help="zero-shot, zero or mta.")] = "zero-shot",
     template: Template = None,
     init: Init = "template",
-    views: FixedViews = 64,
+    views: FixedViews = DEFAULT_VIEWS,
     augmix: AugMix = False,
     seed: Seed = 0,
     on_long_label: OnLongLabel = LongLabel.error,

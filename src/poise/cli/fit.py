@@ -11,6 +11,7 @@ import typer
 from poise.cli.commands import Commands
 from poise.cli.shared_options import Device, LabelsFile, Model, Threads
 from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_MODEL
 from poise.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ TrainedOn = Annotated[str, typer.Option(help="Model that the prompt was trained 
 
 @app.command()
 def coop(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     tokens: Annotated[int, typer.Option(help="Number of context tokens.")] = 16,
     position: Position = "end",
     class_specific: Annotated[bool, typer.Option(help="Fit a separate context for each class.")] = False,
@@ -70,7 +71,7 @@ def coop(
 
 @app.command()
 def cocoop(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     words: Annotated[str, typer.Option(help="Initialise the context with these words.")] = "a photo of a",
     augment: Augment = 10, epochs: Epochs = 10, lr: Lr = 2e-3, batch_size: BatchSize = 1, cache: Cache = None,
     device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
@@ -87,7 +88,7 @@ def cocoop(
 
 @app.command()
 def maple(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     recipe: Annotated[str, typer.Option(help="few-shot, or transfer (from ImageNet to other datasets).")] = "few-shot",
     tokens: Annotated[int, typer.Option(help="Number of context tokens, initialised with 'a photo of a'.")] = 2,
     depth: Annotated[int | None, typer.Option(help="Layers with prompts per tower.", show_default="by recipe")] = None,
@@ -120,7 +121,7 @@ def maple(
 @app.command()
 def fpp(
     out: Out, dataset: Annotated[str, typer.Option(help="Dataset with the labels; or give --labels-file.")] = "",
-    labels_file: LabelsFile = None, data: Data = None, model: Model = "pocket",
+    labels_file: LabelsFile = None, data: Data = None, model: Model = DEFAULT_MODEL,
     template: Annotated[str, typer.Option(help="Its text features are the alignment target.")] = "a photo of a {}.",
     steps: Annotated[int, typer.Option(help="Number of AdamW steps.")] = 1000,
     weight: Annotated[float, typer.Option(help="Weight of flatness; 0 = 1 + 15 / classes. For shifts: 1.25.")] = 0.0,
@@ -151,7 +152,7 @@ def fpp(
 @app.command()
 def stats(
     dataset: Dataset, out: Out, init: Annotated[Path, typer.Option(help="MaPLe prompt file that `poise fit` wrote.")],
-    data: Data = None, model: Model = "pocket", split: Split = "train",
+    data: Data = None, model: Model = DEFAULT_MODEL, split: Split = "train",
     limit: Annotated[int, typer.Option(help="Number of images, a fixed random subset; 0 = all.")] = 0,
     layers: Annotated[int, typer.Option(help="Number of image-tower layers, from the first.")] = 2,
     device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
@@ -174,7 +175,7 @@ def stats(
 
 @app.command("tip-adapter")
 def tip_adapter(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     augment: Augment = 10, cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
     quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip

@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
+from poise.defaults import DEFAULT_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.report.table import Line, Table
-
-VIEWS = 64  # the default number of views
 
 
 def show(table: Table) -> None:
@@ -35,7 +34,7 @@ def _methods() -> Table:
     rows = [methods.get(name) for name in methods.every_name()]
     texts = (
         (row.about.group, row.name, row.about.description, ", ".join(row.needs),
-         f"{row.image_passes(VIEWS)} x{' + text' * row.tunes}", row.about.citation)
+         f"{row.image_passes(DEFAULT_VIEWS)} x{' + text' * row.tunes}", row.about.citation)
         for row in rows
     )  # fmt: skip
     return _table(
@@ -43,8 +42,9 @@ def _methods() -> Table:
         "The name of a group means all of its methods:",
         *(f"  {name}: {about}" for name, about in methods.GROUPS.items()),
         "Needs: gradient (through the text tower), stream (images in a fixed order), labels (of a few images).",
-        f"Cost: passes of an image's {VIEWS} views through the image tower, where zero-shot has 1; + text: all labels "
-        "also pass through the text tower, forward and backward in each step (`benchmarks/speed.py --parts each`).",
+        f"Cost: passes of an image's {DEFAULT_VIEWS} views through the image tower, where zero-shot has 1; + text: "
+        "all labels also pass through the text tower, forward and backward in each step (see "
+        "`benchmarks/speed.py --parts each`).",
         "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
         "`poise list settings` shows what each method costs and its default settings.",
     )  # fmt: skip

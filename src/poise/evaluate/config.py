@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.storage import read_bounded, slug
 from poise.views import ENGINES
@@ -27,13 +28,13 @@ class RunConfig:
 
     name: str = ""  # the run's id; "" = model and hash, so that the same choices always use the same folder
     title: str = ""  # for people
-    model: str = "pocket"
+    model: str = DEFAULT_MODEL
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = (ALL_METHODS,)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # method (or "all") -> options of methods.get
     seeds: tuple[int, ...] = (1, 2, 3)
     limit: int = 0  # images per dataset; 0 = all
-    views: int = 64  # per image, including the plain view
+    views: int = DEFAULT_VIEWS  # per image, including the plain view
     view_engine: str = "auto"  # auto = poise.views.DEFAULT_ENGINE
     augmix: str = "auto"  # auto = as TPT's protocol has it for the dataset; c-tpt = also on for ImageNet's shifts
     template: str = ""  # "" = that of the dataset

@@ -163,9 +163,12 @@ class Method:
         return views if self.reads_views else 1
 
     def check_views(self, views: int) -> None:
-        """Refuse a number of views per image that is too small for the rule or for a post-hoc step."""
+        """Refuse a number of views per image that is too small for the selection, the rule or a post-hoc step."""
         parts: list[Rule | PostHoc] = [self.make_rule()] if self.rule else []
+        makers = [objectives.get(term.objective) for term in self.terms] + ([rules.get(self.rule)] if self.rule else [])
+        selects = not self.include_plain and any("target" in parameters(make) for make in makers)
         least = max((part.least_views for part in (*parts, *self.make_posthoc())), default=1)
+        least = max(least, 2 if selects else 1)
         if views < least:
             raise InvalidOptionError(f"The method '{self.name}' needs {least} views per image, and views is {views}.",
                                      hint=f"Use {least} views or more.")  # fmt: skip
