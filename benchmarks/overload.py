@@ -20,7 +20,8 @@ from csv import DictReader
 from pathlib import Path
 
 from inputs import jpegs, labels
-from serving import rss, send_all, started
+from processes import resident_mb
+from serving import send_all, started
 
 HERE = Path(__file__).parent
 
@@ -69,7 +70,7 @@ def _load(port: int, rate: float, options: argparse.Namespace, pid: int) -> list
         locust = subprocess.Popen(command, env={**os.environ, **given}, stdout=subprocess.DEVNULL)
         memory = []
         while locust.poll() is None:
-            memory.append(rss(pid))
+            memory.append(resident_mb(pid))
             time.sleep(min(5.0, options.seconds / 20))
         for kind, number in json.loads(counts.read_text()).items():
             print(f"  {kind}: {number}")

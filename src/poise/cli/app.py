@@ -21,7 +21,7 @@ from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
 from poise.cli.serve import serve
-from poise.errors import PoiseError, StorageError
+from poise.errors import PoiseError, StorageError, reason_of
 from poise.threads import set_threads
 
 app = Commands(
@@ -76,5 +76,5 @@ def main() -> None:
         sys.exit(WRITE_FAILED if isinstance(error, StorageError) else USAGE)
     except OSError as error:  # failed reads are PoiseErrors; the others are nearly always failed writes
         where = f"'{error.filename}'" if error.filename else "the output"
-        typer.echo(f"poise: Can't use {where}: {error.strerror or error}.", err=True)
+        typer.echo(f"poise: Can't use {where}: {reason_of(error)}.", err=True)
         sys.exit(WRITE_FAILED)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from poise.report.table import Cell, Line, Table
+from poise.storage import counted
 
 if TYPE_CHECKING:
     from poise.calibration import Calibration, MethodCalibration
@@ -25,8 +26,9 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
     reasons = tuple(f"{name}: {part.reason}." for name, part in parts.items())
     promised = tuple(_promise(name, part, error) for name, part in parts.items() for error in errors)
     sets = tuple(_set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
+    images = counted(len(calibration), "image")
     return [
-        Table(f"Methods on {len(calibration)} images, with 95 % confidence intervals", ("", *parts), compared, (
+        Table(f"Methods on {images}, with 95 % confidence intervals", ("", *parts), compared, (
             "After: calibrated; each image without using its own label (cross-validation). Floor: the ECE of perfectly "
             "calibrated answers to so few images.",), texts=1),
         _reliability(calibration),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from poise.storage import counted
+
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig, Settings
 
@@ -33,7 +35,7 @@ def show_configuration(config: RunConfig, settings: Settings) -> None:
     for name in resolved.datasets if resolved.calibrate else ():
         images = min(rows[name].images, resolved.limit or rows[name].images) if name in rows else 0
         others = f"other {remaining(resolved, name, images)}" if images else "others"
-        typer.echo(f"  {name}: {resolved.calibrate} images are for calibration, metrics are of the {others}")
+        typer.echo(f"  {name}: {counted(resolved.calibrate, 'image')} for calibration, metrics are of the {others}")
     for method in (chosen := make_methods(resolved)):
         typer.echo(f"  {method.name}: {method.describe()}")
     try:

@@ -13,6 +13,7 @@ from poise.cli.shared_options import Device, LabelsFile, Model, Threads
 from poise.cli.verbose import Quiet, Verbose, remark
 from poise.defaults import DEFAULT_MODEL
 from poise.errors import InvalidOptionError, UnknownNameError
+from poise.storage import counted
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
@@ -170,7 +171,7 @@ def stats(
     coupled = Coupled.of(load(init), encoder)
     statistics = token_statistics(encoder, coupled, plain_views(images, encoder), layers=layers)
     save_tensors(out, statistics, {"model": encoder.name, "dataset": dataset, "images": str(len(images))})
-    typer.echo(f"{out}: {list(statistics['mean'].shape)} (layers, tokens, width) over {len(images)} images")
+    typer.echo(f"{out}: {list(statistics['mean'].shape)} (layers, tokens, width) over {counted(len(images), 'image')}")
 
 
 @app.command("tip-adapter")
@@ -189,7 +190,7 @@ def tip_adapter(
     classes = tokenise(encoder, images.classes, images.template, repeats=True)
     made = make_cache(ClassTexts(encoder, classes, init_prompt(encoder, classes)), features.features, features.labels)
     save_cache(out, made)
-    typer.echo(f"{out}: {len(made.keys)} images for {made.model}, alpha {made.alpha:g}, beta {made.beta:g}")
+    typer.echo(f"{out}: {counted(len(made.keys), 'image')} for {made.model}, alpha {made.alpha:g}, beta {made.beta:g}")
 
 
 @convert_app.command("coop")

@@ -6,7 +6,7 @@ import csv
 import itertools
 from pathlib import Path
 
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
 
 MAX_ROWS = 1_000_000  # of a CSV file, in case it is a device that never ends
 
@@ -25,7 +25,9 @@ def read_labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
             reader = csv.DictReader(file)
             rows = list(itertools.islice(reader, MAX_ROWS + 1))
     except (OSError, ValueError, csv.Error) as problem:
-        raise InvalidDatasetError(f"'{images}' can't be read as labelled images: {problem}.", hint=hint) from None
+        raise InvalidDatasetError(
+            f"'{images}' can't be read as labelled images: {reason_of(problem)}.", hint=hint
+        ) from None
     if len(rows) > MAX_ROWS:
         raise InvalidDatasetError(
             f"'{images}' has more than {MAX_ROWS:,} rows.", hint=f"Give at most {MAX_ROWS:,} labelled images."

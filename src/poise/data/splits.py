@@ -14,7 +14,7 @@ from poise.data.catalog import DatasetRow
 from poise.data.edits import tidy
 from poise.data.items import Item
 from poise.data.locations import existing_folders, find_split_file, how_to_get, require_folders
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
 
 Entry = tuple[str, int, str]  # path below the image folder, label, class name
 SPLITS = ("train", "val", "test")
@@ -25,7 +25,9 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidDatasetError(f"The split file '{path}' can't be read: {error}.", hint="Fetch it again.") from error
+        raise InvalidDatasetError(
+            f"The split file '{path}' can't be read: {reason_of(error)}.", hint="Fetch it again."
+        ) from error
     if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in SPLITS):
         raise InvalidDatasetError(
             f"The split file '{path}' has no lists 'train', 'val' and 'test'.", hint="Fetch it again."

@@ -13,6 +13,7 @@ from poise.data.items import ImageSet, Item
 from poise.data.locations import ABSENT, check_root, how_to_get
 from poise.data.opening import open_dataset
 from poise.errors import InvalidDatasetError, PoiseError, UnreadableImageError
+from poise.storage import counted
 
 Status = Literal["ok", "partial", "damaged", "absent"]
 
@@ -71,7 +72,7 @@ def check(
     status: Status = "damaged" if problems else "ok"
     hint = how_to_get(known) if known and problems else ""
     if known and len(present) != known.images:
-        problems.append(f"{len(present)} images; the published test split has {known.images}.")
+        problems.append(f"{counted(len(present), 'image')}; the published test split has {known.images}.")
         if status == "ok":
             status, hint = "partial", "Results on part of a dataset can't be compared with published ones."
     expected = known.images if known else None

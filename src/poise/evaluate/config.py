@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
-from poise.errors import InvalidOptionError, UnknownNameError
+from poise.errors import InvalidOptionError, UnknownNameError, reason_of
 from poise.storage import read_bounded, slug
 from poise.views import ENGINES
 
@@ -162,7 +162,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as problem:  # ValueError: not TOML, or not UTF-8
         if isinstance(problem, InvalidOptionError):
             raise
-        raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {problem}.") from None
+        raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {reason_of(problem)}.") from None
 
 
 def _entries(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from poise.inference.signals import check_reject
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
+from poise.storage import counted
 from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 from poise.views import ViewRecipe
@@ -262,7 +263,7 @@ class Classifier(Generic[R]):
     def __repr__(self) -> str:
         labels, methods = reprlib.repr(self.labels), ", ".join(method.name for method in self.methods)
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
-        return f"Classifier({len(self.labels)} labels: {labels}; {model})"
+        return f"Classifier({counted(len(self.labels), 'label')}: {labels}; {model})"
 
     def prepare(self) -> None:
         """Make the tuner and the predictor, after options have changed."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from poise.backbones.triton.block_kernels import _jit, available
 
+LARGEST = 448.0  # of float8 e4m3
+
 if available:
     import triton.language as tl
 
-LARGEST = 448.0  # of float8 e4m3
+    _LARGEST = tl.constexpr(LARGEST)  # kernels read no other globals
 
 
 @_jit
 def _scale(largest, scales, row):
     """Store the scale of a row whose largest entry has this size, and return its inverse."""
     largest = tl.maximum(largest, 1e-12)
-    tl.store(scales + row, largest / 448.0)
-    return 448.0 / largest
+    tl.store(scales + row, largest / _LARGEST)
+    return _LARGEST / largest
 
 
 @_jit
