@@ -97,10 +97,7 @@ def classify(
     actors: Actors = 0,
 ) -> None:
     """Classify images and print a label and its confidence for each."""
-    if resume and (out is None or output is not Format.jsonl):
-        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
-    if threshold is not None and max_error is not None:
-        raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
+    _check_together(ctx.params)
     names = None
     known = calibration is not None or model.startswith("onnx:")  # whether a file has labels
     if not known or labels is not None or labels_file is not None:
@@ -126,6 +123,16 @@ def classify(
     sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
 
 
+def _check_together(options: dict[str, Any]) -> None:
+    """Refuse options that don't fit together."""
+    if options["resume"] and (options["out"] is None or options["output"] != Format.jsonl):
+        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
+    if options["threshold"] is not None and options["max_error"] is not None:
+        raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
+    if options["engine"] != EngineName.ray and (options["address"] or options["actors"]):
+        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
+
+
 def _chosen_views(options: dict[str, Any], paths: list[Path], quiet: bool) -> int:
     """Return the number of views; "auto" without a calibration is decided on the images themselves."""
     views = options["views"]
@@ -148,8 +155,6 @@ def _classifier(
         from poise.inference.ray_classifier import ClusterClassifier
 
         return ClusterClassifier(options, address=address, actors=actors)
-    if address or actors:
-        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)

@@ -256,6 +256,7 @@ class OnnxEncoder:
 def load_onnx(path: str, *, device: torch.device, dtype: torch.dtype) -> OnnxEncoder:
     """Load the encoder of an ONNX file."""
     if device.type != "cpu" or dtype != torch.float32:
-        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {dtype} were given.",
+        kind = str(dtype).removeprefix("torch.")
+        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {kind} were given.",
                                  hint="Use device='cpu' and dtype='float32'.")  # fmt: skip
     return OnnxEncoder(read_onnx(path))
