@@ -69,7 +69,7 @@ Coverage = Annotated[
 MaxError = Annotated[
     float | None, typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong.")
 ]
-Engine = Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")]
+Engine = Annotated[EngineName, typer.Option(help="Where to run: local, or ray (on a Ray cluster).")]
 Address = Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")]
 Actors = Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")]
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
