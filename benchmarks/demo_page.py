@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from processes import processor_seconds
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
@@ -50,14 +51,10 @@ class Clock:
         self._pid, self.started, self.used = pid, started, 0.0
 
     def restart(self) -> None:
-        self.started, self.used = time.perf_counter(), self._processor()
+        self.started, self.used = time.perf_counter(), processor_seconds(self._pid)
 
     def read(self) -> tuple[float, float]:
-        return time.perf_counter() - self.started, self._processor() - self.used
-
-    def _processor(self) -> float:
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter() - self.started, processor_seconds(self._pid) - self.used
 
 
 def measure(browser: Any, url: str, clock: Clock, options: argparse.Namespace) -> None:

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 from inputs import jpegs, labels
-from serving import rss, send_all, started
+from processes import resident_mb
+from serving import send_all, started
 
 HERE = Path(__file__).parent
 
@@ -72,7 +73,7 @@ def _load(port: int, rate: float, options: argparse.Namespace, pid: int) -> tupl
         locust = subprocess.Popen(command, env={**os.environ, **given}, stdout=subprocess.DEVNULL)
         memory = []
         while locust.poll() is None:
-            memory.append(rss(pid))
+            memory.append(resident_mb(pid))
             time.sleep(min(5.0, options.seconds / 20))
         return memory, json.loads(counts.read_text())
 

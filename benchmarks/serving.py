@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from inputs import jpegs, labels
+from processes import processor_seconds, resident_mb
 
 from poise.inference.classifier import Classifier
 
@@ -50,14 +51,14 @@ def main() -> None:
         for number in range(options.rounds):
             before = time.process_time()
             direct = _direct(classify, images, each)
-            middle, busy = time.process_time(), _cpu_seconds(server.pid)
+            middle, busy = time.process_time(), processor_seconds(server.pid)
             served, latencies = send_all(port, bodies, options.clients, each)
             row = {
                 "direct": direct[0] / direct[1], "served": served[0] / served[1],
                 "direct_cpu": (middle - before) / direct[0],
-                "served_cpu": (_cpu_seconds(server.pid) - busy) / served[0],
+                "served_cpu": (processor_seconds(server.pid) - busy) / served[0],
                 "p50": float(np.quantile(latencies, 0.5)), "p99": float(np.quantile(latencies, 0.99)),
-                "rss": rss(server.pid),
+                "rss": resident_mb(server.pid),
             }  # fmt: skip
             rounds.append(row)
             print(f"{number + 1:3d}", " ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)
@@ -145,18 +146,6 @@ def _get(port: int, path: str) -> tuple[int, str]:
 def _metric(port: int, name: str) -> float:
     rows = (line.split() for line in _get(port, "/metrics")[1].splitlines())
     return next(float(row[1]) for row in rows if row[0] == name)
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process so far, which other programs on the machine hardly change."""
-    stat = Path(f"/proc/{pid}/stat")
-    ticks = stat.read_text().rpartition(")")[2].split()[11:13] if stat.exists() else ["nan"]
-    return sum(map(float, ticks)) / os.sysconf("SC_CLK_TCK")
-
-
-def rss(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status")
-    return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024 if status.exists() else float("nan")
 
 
 def _options() -> argparse.Namespace:

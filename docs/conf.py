@@ -19,7 +19,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
-    "sphinxcontrib.mermaid",
     "contents",
     "dataclass_fields",
     "mathml",
@@ -29,8 +28,6 @@ suppress_warnings = ["config.cache"]  # the gallery's order is a class, which ca
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
-mermaid_version = "11.12.1"  # the reader's browser fetches it for the one diagram; without a network the text is shown
 
 highlight_language = "text"  # of blocks without a language, which show output
 default_role = "py:obj"

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from poise.cli import labelled_images
 from poise.cli.app import app
 from poise.errors import InvalidCalibrationError, InvalidDatasetError, InvalidLabelsError, InvalidOptionError
 
@@ -141,6 +142,14 @@ def test_csv_files_that_are_something_else(content, tmp_path):
     (tmp_path / "x.csv").write_bytes(content)
     text = refused(InvalidDatasetError, "calibrate", tmp_path / "x.csv", "--out", tmp_path / "c.json", *TINY)
     assert "path,label" in text
+
+
+def test_a_csv_file_with_too_many_rows_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelled_images, "MAX_ROWS", 3)
+    (tmp_path / "l.csv").write_text("path,label\n" + "a.png,cat\n" * 4, "utf-8")
+    assert "has more than 3 rows" in refused(InvalidDatasetError, "calibrate", tmp_path / "l.csv", "--out", "c.json")
+    (tmp_path / "l.csv").write_text("path,label\n" + "a.png,cat\n" * 3, "utf-8")
+    assert len(labelled_images.read_labelled(tmp_path / "l.csv")[0]) == 3
 
 
 def test_a_csv_file_with_other_columns_is_told_which_it_has(tmp_path):

@@ -1,4 +1,4 @@
-"""`--verbose`: what is loaded, where, and the time of each stage, on stderr and nowhere else."""
+"""`--verbose` and `--quiet`: what commands print to stderr beside their results."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from poise.cli.app import app
 from poise.cli.verbose import _HANDLER
 from poise.errors import InvalidOptionError
+from poise.evaluate import progress
 
 OPTIONS = ["--model", "tiny", "--views", "3", "--device", "cpu"]
 
@@ -60,7 +61,34 @@ def test_bench_run_and_fit_take_it(folder: Path, tmp_path: Path) -> None:
     assert "poise: model tiny: loaded in" in told.stderr, told.output
 
 
-def test_quiet_and_verbose_contradict(folder: Path) -> None:
-    command = ["classify", str(folder), "--labels", "cat,dog", *OPTIONS, "--quiet", "--verbose"]
+@pytest.mark.parametrize("both", [["--quiet", "--verbose"], ["--verbose", "--quiet"]])
+@pytest.mark.parametrize("command", [["classify", "x.png"], ["calibrate", "x", "--out", "y"], ["bench", "run"]])
+def test_quiet_and_verbose_contradict(command: list[str], both: list[str]) -> None:
     with pytest.raises(InvalidOptionError, match="contradict"):
-        CliRunner().invoke(app, command, catch_exceptions=False)
+        CliRunner().invoke(app, [*command, *both], catch_exceptions=False)
+
+
+DATASET = ["--dataset", "folder:FOLDER", "--model", "tiny", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["calibrate", "FOLDER", "--out", "OUT.json", "--method", "zero-shot", "--coverage", "0.5", *OPTIONS],
+        ["bench", "run", *DATASET, "--method", "zero-shot", "--seeds", "1", "--out", "OUT", "--views", "3"],
+        ["fit", "coop", *DATASET, "--shots", "1", "--augment", "0", "--epochs", "1", "--out", "OUT.safetensors"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_quiet_commands_print_results_and_warnings(
+    command: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    shown = {}
+    for more in ("--no-quiet", "--quiet"):
+        places = (part.replace("FOLDER", str(folder)).replace("OUT", str(tmp_path / more)) for part in command)
+        shown[more] = CliRunner().invoke(app, [*places, more])
+        assert shown[more].exit_code == 0, shown[more].output
+    assert shown["--quiet"].stdout
+    assert len(shown["--quiet"].stderr) < len(shown["--no-quiet"].stderr)
+    assert [line for line in shown["--quiet"].stderr.splitlines() if "4 images say little" not in line] == []

@@ -132,9 +132,10 @@ def test_unreachable_addresses_are_refused_at_once() -> None:
     assert "No Ray cluster is reachable at '127.0.0.1:1'" in lines[2]
 
 
-def test_the_message_of_ray_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, Exception])  # Ray raises both
+def test_the_message_of_ray_is_shown(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**options: Any) -> None:
-        raise RuntimeError("Version mismatch:\n the cluster has Ray 1.0")
+        raise kind("Version mismatch:\n the cluster has Ray 1.0")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)

@@ -13,7 +13,7 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from tools.fuzz.edits import Choices, edited_bytes, edited_tree  # noqa: E402
-from tools.fuzz.fuzz import TooSlow, fuzz, outcome  # noqa: E402
+from tools.fuzz.fuzz import TooSlow, _timed, fuzz, outcome  # noqa: E402
 from tools.fuzz.targets import TARGETS, clean_up  # noqa: E402
 
 SLOW = {"run_folder": 25}  # inputs of targets that take tens of milliseconds each
@@ -27,7 +27,12 @@ def _no_files_left():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_edited_files_end_in_an_error_of_poise_or_in_none(name: str) -> None:
-    assert fuzz(TARGETS[name], SLOW.get(name, 250), first_seed=10**6) == {}
+    assert fuzz(TARGETS[name].run, SLOW.get(name, 250), first_seed=10**6) == {}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_file_that_is_edited_is_accepted(name: str) -> None:
+    TARGETS[name].read(b"\0")
 
 
 def test_a_reader_that_catches_all_errors_does_not_hide_that_it_is_slow() -> None:
@@ -36,6 +41,19 @@ def test_a_reader_that_catches_all_errors_does_not_hide_that_it_is_slow() -> Non
             raise TooSlow
 
     assert outcome(work, b"").startswith("TooSlow")
+
+
+def test_an_input_is_slow_if_it_is_so_twice() -> None:
+    calls: list[bytes] = []
+
+    def work(data: bytes) -> None:
+        calls.append(data)
+        if len(calls) == 1 or data == b"slow":
+            raise TooSlow
+
+    assert outcome(_timed(work), b"paused") == ""
+    assert outcome(_timed(work), b"slow").startswith("TooSlow")
+    assert calls == [b"paused", b"paused", b"slow", b"slow"]
 
 
 def test_edits_are_repeatable_and_change_something() -> None:

@@ -128,10 +128,19 @@ def test_options_of_another_type_are_refused(options: dict[str, object]) -> None
         methods.get("tpt", **options)
     with pytest.raises(InvalidOptionError, match="weight"):
         methods.get("c-tpt", weight="heavy")
-    with pytest.raises(InvalidOptionError, match="The option 'alpha' of 'tda' is 'x'"):
+    with pytest.raises(InvalidOptionError, match="The option 'alpha' of the rule 'tda' is 'x'"):
         methods.get("tda", alpha="x")
     with pytest.raises(InvalidOptionError, match=r"lr is '0.3rms', and the rule 'tps' tunes no context"):
         methods.get("tps", lr="0.3rms")
+
+
+def test_parameters_of_another_type_are_refused() -> None:
+    with pytest.raises(InvalidOptionError, match=r"'selection' of the post-hoc step 'cots' is \['x'\]"):
+        methods.get("tpt | cots", cots={"selection": ["x"]})
+    with pytest.raises(InvalidOptionError, match="'delta' of the objective 'soc' is 'x'"):
+        Term("soc", options={"delta": "x"})
+    with pytest.raises(UnknownNameError, match="Known: none"):
+        Term("divergence", options={"weight": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,18 @@ def _rebuild(kind: type[PoiseError], message: str, hint: str, code: str) -> Pois
     return kind(message, hint=hint, code=code)
 
 
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for the end of a message: without error numbers, paths and the last full stop.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "x.png"))
+    'No such file or directory'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 (byte {error.start})"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".") or type(error).__name__
+
+
 class InvalidOptionError(PoiseError, ValueError):
     """An option has a value that is not accepted."""
 
@@ -57,7 +69,7 @@ class UnknownNameError(PoiseError, LookupError):
         near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         whose = f" of {owner}" if owner else ""
-        return cls(f"Unknown {kind} '{given}'{whose}.{guess}", hint=f"Known: {', '.join(names)}.")
+        return cls(f"Unknown {kind} '{given}'{whose}.{guess}", hint=f"Known: {', '.join(names) or 'none'}.")
 
 
 class InvalidLabelsError(PoiseError, ValueError):

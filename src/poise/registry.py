@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from poise.errors import InvalidOptionError, UnknownNameError
 
@@ -57,14 +59,28 @@ class Registry(Generic[T]):
         return iter(self._entries)
 
 
-def check_options(kind: type, values: Mapping[str, Any], owner: str) -> None:
-    """Reject values that are not of the type of the dataclass field with that name; messages name the ``owner``."""
-    types = get_type_hints(kind)
+def check_options(make: Callable[..., Any], values: Mapping[str, Any], owner: str) -> None:
+    """Reject values that are not of the type of the dataclass field or parameter with that name.
+
+    Messages name the ``owner``. What has no annotation, or one that is no type, is not checked.
+    """
+    types = _types(make)
     for name, value in values.items():
-        wanted = get_args(types[name]) or (types[name],)  # a union's types
-        accepted = (*wanted, int) if float in wanted else wanted
+        kind = types.get(name, Any)
+        wanted = [get_origin(part) or part for part in (get_args(kind) if isinstance(kind, UnionType) else [kind])]
+        if Any in wanted or not all(isinstance(part, type) for part in wanted):
+            continue
+        accepted = (*wanted, int) if float in wanted else tuple(wanted)
         if not isinstance(value, accepted) or (bool not in wanted and isinstance(value, bool)):
-            names = " or ".join(kind.__name__ for kind in wanted)
+            names = " or ".join(part.__name__ for part in wanted)
             raise InvalidOptionError(
                 f"The option '{name}' of {owner} is {value!r}.", hint=f"Give a value of type {names}."
             )
+
+
+@functools.cache
+def _types(make: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(make)
+    except (NameError, TypeError):  # of a package that imports types for a type checker alone
+        return {}

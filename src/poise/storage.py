@@ -140,10 +140,11 @@ def _escaped(character: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless there is one.
 
-    >>> counted(1, "image"), counted(0, "image")
-    ('1 image', '0 images')
+    >>> counted(1, "image"), counted(0, "image"), counted(2, "class")
+    ('1 image', '0 images', '2 classes')
     """
-    return f"{number} {noun}{'s' * (number != 1)}"
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{plural * (number != 1)}"
 
 
 def safe_cell(value: object) -> object:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from poise import data
 from poise.data.items import Item, draw_shots
+from poise.data.splits import class_names
 from poise.errors import InvalidDatasetError, InvalidOptionError
 
 SPLIT = trees.SPLIT["eurosat"].split_file
@@ -34,13 +35,20 @@ def test_a_damaged_split_file_is_named(tmp_path: Path) -> None:
         ({"train": [], "val": [], "test": [["a.jpg", 0]]}, r"not \[path, label, class name\]"),
         ({"train": [], "val": [], "test": [["a.jpg", "0", "Forest"]]}, "labels are integers"),
         ({"train": [], "val": [], "test": [["../../secret.jpg", 0, "Forest"]]}, "leads out of"),
-        ({"train": [], "val": [], "test": [["a.jpg", 1, "Forest"]]}, r"no image of class \[0\]"),
+        ({"train": [], "val": [], "test": [["a.jpg", 1, "Forest"]]}, "has 1 class, but no image of class 0"),
         ({"train": [["b.jpg", 0, "River"]], "val": [], "test": [["a.jpg", 0, "Forest"]]}, "both 'River' and 'Forest'"),
         ({"train": entries()["train"], "val": [], "test": []}, "lists no 'test' images"),
     ]:
         rewrite(tmp_path, content)
         with pytest.raises(InvalidDatasetError, match=message):
             data.open_dataset("eurosat", tmp_path)
+
+
+@pytest.mark.parametrize("label", [2, 10**12, -1])
+def test_a_label_beyond_the_classes_is_named_without_listing_all_before_it(label: int, tmp_path: Path) -> None:
+    splits = {"train": [("a.jpg", 0, "cat")], "val": [], "test": [("b.jpg", label, "dog")]}
+    with pytest.raises(InvalidDatasetError, match=r"has 2 classes, but no image of class 1. Labels are whole numbers"):
+        class_names(tmp_path / "split.json", splits)
 
 
 def test_absolute_paths_stay_below_the_image_folder(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 ROOT = Path(__file__).parents[2]
 SHOWN = {
     "",
-    "mermaid",
     "toml",
     "json",
     "text",

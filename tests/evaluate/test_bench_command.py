@@ -166,8 +166,8 @@ def test_calibration_images_have_to_leave_others(tmp_path):
 def test_a_dry_run_says_how_many_images_remain():
     base = ["bench", "run", "--dry-run", "--dataset", "dtd,folder:/x", "--calibrate", "100"]
     result = runner.invoke(app, base)
-    assert "dtd: 100 images are for calibration, metrics are of the other 1592" in result.output
-    assert "folder:/x: 100 images are for calibration, metrics are of the others" in result.output
+    assert "dtd: 100 images for calibration, metrics are of the other 1592" in result.output
+    assert "folder:/x: 100 images for calibration, metrics are of the others" in result.output
     assert "of the other 150" in runner.invoke(app, [*base, "--limit", "250"]).output
     assert isinstance(runner.invoke(app, [*base, "--limit", "100"]).exception, InvalidOptionError)
 

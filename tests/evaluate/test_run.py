@@ -1,4 +1,4 @@
-"""Whole runs in this process, on the tiny model and generated image_folder."""
+"""Whole runs in this process, on the tiny model and generated images."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from evaluate.attempt import contents, make_images
+from evaluate.small_run import configure, rows_of
 
 from poise import methods
 from poise.backbones import load_model
@@ -19,15 +20,11 @@ from poise.backbones.fingerprint import fingerprint
 from poise.backbones.loaders.tiny import load_tiny
 from poise.data import ImageSet, Item
 from poise.errors import ModelNotFoundError, RunConflictError, RunInterruptedError, UnknownNameError
-from poise.evaluate import records, resolve, worker
-from poise.evaluate.config import build
-from poise.evaluate.engines import LocalEngine, Watch, engines
+from poise.evaluate import records, worker
 from poise.evaluate.run import run
-from poise.evaluate.storage import header
 from poise.evaluate.storage.run_folder import status
 from poise.images import read_image
 from poise.inference.predictor import Predictor
-from poise.prompts import files as store
 from poise.prompts import tokenise
 from poise.report.formats import render
 from poise.report.tables import result_tables
@@ -35,38 +32,7 @@ from poise.tuning import Tuner
 from poise.views import plan_views
 from poise.views.pil.crops import make_views
 
-NAMES = "zero-shot,c-tpt,kld+cats"
-
-
-@pytest.fixture(autouse=True)
-def one_commit(monkeypatch):
-    monkeypatch.setattr(header, "commit", lambda: "0")
-
-
-@pytest.fixture(scope="module")
-def image_folder(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("data") / "images", classes=3, each=3)
-
-
-def configure(image_folder, out, **more):
-    values = {"datasets": f"folder:{image_folder}", "model": "tiny", "methods": NAMES, "seeds": "1,2", "views": 4,
-              "chunk": 4, "batch_size": 2, "workers": 2, "device": "cpu", "out": str(out), "name": "run"}  # fmt: skip
-    return build({**values, **more})
-
-
-def rows_of(out):
-    table = records.read(out).to_pylist()
-    return {(row["seed"], row["id"], row["method"]): row for row in table}
-
-
-@pytest.fixture(scope="module")
-def clean(image_folder, tmp_path_factory):
-    out = tmp_path_factory.mktemp("clean")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(header, "commit", lambda: "0")
-        summary = run(*configure(image_folder, out))
-    assert (summary.images, summary.errors, summary.computed) == (18, 0, 6)
-    return out
+pytestmark = pytest.mark.usefixtures("one_commit")
 
 
 def test_each_image_seed_and_method_has_one_row(clean):
@@ -111,18 +77,6 @@ def test_how_the_work_is_cut_does_not_change_answers(clean, image_folder, tmp_pa
     for key, row in found.items():
         assert row["prediction"] == expected[key]["prediction"]
         assert row["confidence"] == pytest.approx(expected[key]["confidence"], abs=1e-4)
-
-
-@pytest.fixture
-def watched(monkeypatch):
-    """A way to wrap the tiny encoder's image tower before a run loads it."""
-
-    def wrap(change):
-        encoder = load_model("tiny", device="cpu")
-        monkeypatch.setattr(encoder, "encode_images", change(encoder.encode_images), raising=False)
-        monkeypatch.setattr(worker.backbones, "load_model", lambda name, **options: encoder)
-
-    return wrap
 
 
 def test_views_are_encoded_once_for_all_methods(image_folder, tmp_path, watched):
@@ -236,20 +190,6 @@ def test_a_stop_between_batches_keeps_finished_chunks(image_folder, tmp_path):
     assert summary.computed == 5
 
 
-@engines.add("backwards")
-class Backwards(LocalEngine):
-    """The last unit first."""
-
-    def run(self, units, watch: Watch):
-        yield from reversed(list(super().run(units, watch)))
-
-
-def test_an_engine_may_finish_units_in_any_order(clean, image_folder, tmp_path):
-    run(*configure(image_folder, tmp_path, engine="backwards"))
-    for file in (clean / "run").rglob("*.parquet"):
-        assert file.read_bytes() == (tmp_path / "run" / file.relative_to(clean / "run")).read_bytes()
-
-
 def test_unknown_names_are_refused_before_anything_is_written(image_folder, tmp_path):
     with pytest.raises(UnknownNameError, match="engine"):
         run(*configure(image_folder, tmp_path, engine="locla"))
@@ -260,61 +200,6 @@ def test_unknown_names_are_refused_before_anything_is_written(image_folder, tmp_
     assert not (tmp_path / "run").exists()
     with pytest.raises(UnknownNameError, match="Did you mean 'c-tpt'"):
         run(*configure(image_folder, tmp_path, methods="ctpt"))
-
-
-def test_classes_may_share_a_name():
-    encoder = load_model("tiny", device="cpu")
-    labels = ("missile", "sea_lion", "missile", "sea lion")
-    classes = tokenise(encoder, labels, repeats=True)
-    assert classes.labels == labels
-    alone = tokenise(encoder, ("missile", "sea lion"))
-    for own, expected in ((classes.ids, alone.ids), (classes.lengths, alone.lengths), (classes.slots, alone.slots)):
-        assert torch.equal(own, expected[[0, 1, 0, 1]])
-
-
-@pytest.mark.parametrize("framework", ["dynaprompt", "ensemble"])
-def test_other_frameworks_run(image_folder, tmp_path, clean, framework):
-    config, settings = configure(image_folder, tmp_path, framework=framework, methods="zero-shot,kld+cats")
-    summary = run(config, settings)
-    assert (summary.images, summary.errors) == (18, 0)
-    assert summary.units == (2 if framework == "dynaprompt" else 6)  # an ordered stream is one unit for each seed
-    ours, plain = rows_of(tmp_path), rows_of(clean)
-    assert set(ours) == {key for key in plain if key[2] != "c-tpt"}
-    tuned = [key for key in ours if key[2] == "kld+cats"]
-    assert any(ours[key]["confidence"] != plain[key]["confidence"] for key in tuned)
-    again = tmp_path / "again"
-    run(*configure(image_folder, again, framework=framework, methods="zero-shot,kld+cats"))
-    assert rows_of(again) == ours
-
-
-def test_a_run_starts_from_a_fitted_prompt(image_folder, tmp_path, clean):
-    encoder = load_model("tiny", device="cpu")
-    context = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
-    facts = store.Facts(kind="coop", model=encoder.name, template="a photo of a {}.")
-    store.save(tmp_path / "prompt.safetensors", store.StoredPrompt({"context": context}, facts))
-    run(*configure(image_folder, tmp_path, init=f"coop:{tmp_path / 'prompt.safetensors'}"))
-    ours, plain = rows_of(tmp_path), rows_of(clean)
-    assert all(ours[key]["init_confidence"] != plain[key]["init_confidence"] for key in ours)
-
-
-def test_weights_for_shifted_data_unless_given():
-    config, _ = configure("x", "y")
-    assert [each.terms[1].weight for each in resolve.make_methods(config) if len(each.terms) > 1] == [50]
-    assert [each.terms[1].weight for each in resolve.make_methods(config, shift=True) if len(each.terms) > 1] == [20]
-    given, _ = configure("x", "y", options={"c-tpt": {"weight": 7.0}, "all": {"lr": 0.1}})
-    assert [each.terms[1].weight for each in resolve.make_methods(given, shift=True) if len(each.terms) > 1] == [7]
-    assert {method.lr for method in resolve.make_methods(given)} == {0.1}
-    wrong, _ = configure("x", "y", options={"ctpt": {}})
-    with pytest.raises(UnknownNameError, match="method"):
-        resolve.make_methods(wrong)
-
-
-def test_both_view_engines_give_nearly_the_same_answers(clean, image_folder, tmp_path):
-    run(*configure(image_folder, tmp_path, view_engine="pil", seeds="1"))
-    expected = rows_of(clean)
-    for key, row in rows_of(tmp_path).items():
-        assert row["init_confidence"] == pytest.approx(expected[key]["init_confidence"], abs=1e-5)
-        np.testing.assert_allclose(row["probs"], expected[key]["probs"], atol=0.02)
 
 
 def test_a_model_that_is_not_finite_gives_error_rows_and_tables_still_work(image_folder, tmp_path, watched):

@@ -10,6 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from poise.cli.app import app
+from poise.data import verify
 from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictError
 from poise.images import read_image
 from poise.report.runs import load
@@ -84,6 +85,23 @@ def test_data_check_finds_the_images_that_a_run_has_not_answered(images: Path, t
     assert "1 image is not the same as before, e.g. 'class0/1.png'" in " ".join(result.output.split())
     unnamed = ["data", "check", "--data", str(tmp_path), "--deep", *against]
     assert CliRunner().invoke(app, unnamed).exit_code == 3  # the datasets of the run
+
+
+def test_data_check_compares_all_images_that_a_run_has_answered(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    monkeypatch.setattr(verify.check_all, "__kwdefaults__", {**verify.check_all.__kwdefaults__, "sample": 1})
+    command = ["data", "check", "--data", str(tmp_path), "--run", str(tmp_path / "out" / "run")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    files = sorted(images.rglob("*.png"))
+    replace_image(files[-1])
+    files[1].unlink()
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 3
+    text = " ".join(shown.output.split())
+    assert f"1 image is not the same as before, e.g. '{files[-1].relative_to(images)}'" in text
+    assert f"1 image is no longer in the dataset, e.g. '{files[1].relative_to(images)}'" in text
 
 
 def test_data_check_does_not_pass_a_dataset_that_the_run_does_not_have(images: Path, tmp_path: Path) -> None:

@@ -268,3 +268,12 @@ def test_a_method_that_tunes_needs_words_to_tune() -> None:
         poise.Classifier(["a", "b"], model="tiny", method=["zero-shot", "tpt"], views=2, context="none", device="cpu")
     plain = poise.Classifier(["a", "b"], model="tiny", method="zero-shot", context="none", device="cpu")
     assert plain(np.zeros((32, 32, 3), np.uint8)).label in plain.labels
+
+
+AUGMENTED = methods.Method(name="m", terms=(methods.Term("entropy"),), include_plain=False)
+
+
+@pytest.mark.parametrize(("method", "least"), [("zero-shot | cots", 2), ("mta", 5), (AUGMENTED, 2)])
+def test_too_few_views_are_refused_before_the_model_is_loaded(method: str | methods.Method, least: int) -> None:
+    with pytest.raises(InvalidOptionError, match=f"needs {least} views per image, and views is 1. Use {least} views"):
+        poise.Classifier(["cat", "dog"], "no-such-model", method, views=1)

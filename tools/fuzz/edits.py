@@ -39,6 +39,11 @@ class Choices:
         """Return one of the values."""
         return values[self.number(len(values))]
 
+    def part(self, length: int) -> Choices:
+        """Return the decisions of the next bytes, for one of several edits."""
+        self._at += length
+        return Choices(self._data[self._at - length : self._at])
+
 
 def edited_bytes(choices: Choices, seeds: Sequence[bytes]) -> bytes:
     """Return one of the seeds after a few edits of its bytes."""
@@ -107,6 +112,11 @@ def _places(tree: Any) -> Any:
 def as_json(tree: Any) -> bytes:
     """Return JSON with all that Python's parser accepts: NaN, Infinity and half surrogates."""
     return json.dumps(tree).encode()
+
+
+def edited_json(choices: Choices, tree: Any) -> bytes:
+    """Return a tree as JSON, of which mostly values were edited, and sometimes bytes."""
+    return as_json(edited_tree(choices, tree)) if choices.number(4) else edited_bytes(choices, [as_json(tree)])
 
 
 def as_toml(tree: Any, prefix: str = "") -> str:

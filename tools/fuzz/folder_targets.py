@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from poise.storage import checksum
-from tools.fuzz.edits import Choices, as_json, edited_bytes, edited_tree
+from tools.fuzz.edits import Choices, as_json, edited_bytes, edited_json, edited_tree
 from tools.fuzz.targets import _images, _tiny, _written, target
 
 
@@ -42,9 +42,7 @@ def _scratch() -> Path:
 def calibration(choices: Choices, folder: Path) -> None:
     from poise.calibration import Calibration
 
-    seed = _calibration()
-    content = as_json(edited_tree(choices, json.loads(seed))) if choices.number(4) else edited_bytes(choices, [seed])
-    stored = Calibration.load(_written(folder, "c.json", content))
+    stored = Calibration.load(_written(folder, "c.json", edited_json(choices, json.loads(_calibration()))))
     stored.options()
     for part in stored.methods.values():
         part.certificate(0.1)
@@ -57,28 +55,65 @@ def calibration(choices: Choices, folder: Path) -> None:
 
 
 @functools.cache
-def _prompts() -> tuple[list[bytes], bytes]:
+def _prompt() -> bytes:
     from poise.prompts.files import Facts, StoredPrompt, save
 
     facts = Facts(kind="coop", model="tiny", template="X X X X {}.")
     save(_scratch() / "p.safetensors", StoredPrompt({"context": torch.zeros(4, 64)}, facts))
-    torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}}, _scratch() / "p.pth.tar")
-    return [(_scratch() / "p.safetensors").read_bytes()], (_scratch() / "p.pth.tar").read_bytes()
+    return (_scratch() / "p.safetensors").read_bytes()
 
 
 @target("prompt files of fit, and their fit to a model")
 def prompt_file(choices: Choices, folder: Path) -> None:
     from poise.prompts.files import load
 
-    load(_written(folder, "p.safetensors", edited_bytes(choices, _prompts()[0]))).classes(_tiny(), ["cat", "dog"])
+    content = _prompt()
+    if choices.number(3):  # the header, and the JSON in it
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        facts = json.loads(header["__metadata__"]["facts"])
+        if choices.number(2):
+            header["__metadata__"]["facts"] = edited_json(choices, facts).decode("utf-8", "replace")
+        text = as_json(edited_tree(choices, header))
+        content = len(text).to_bytes(8, "little") + text + content[8 + length :]
+    else:
+        content = edited_bytes(choices, [content])
+    load(_written(folder, "p.safetensors", content)).classes(_tiny(), ["cat", "dog"])
+
+
+def _learner(depth: int) -> dict[str, torch.Tensor]:
+    """Return the tensors of a published MaPLe checkpoint, which has those of a CoOp checkpoint."""
+    layers = range(depth)
+    prompts = {f"compound_prompts_text.{layer}": torch.zeros(2, 8) for layer in layers}
+    weights = {f"compound_prompt_projections.{layer}.weight": torch.zeros(6, 8) for layer in layers}
+    biases = {f"compound_prompt_projections.{layer}.bias": torch.zeros(6) for layer in layers}
+    shared = {"ctx": torch.zeros(2, 8), "proj.weight": torch.zeros(6, 8), "proj.bias": torch.zeros(6)}
+    return {**shared, **prompts, **weights, **biases}
+
+
+def _checkpoint(content: object, *, packed: bool) -> bytes:
+    sink = io.BytesIO()
+    torch.save(content, sink, _use_new_zipfile_serialization=packed)
+    return sink.getvalue()
+
+
+@functools.cache
+def _published() -> list[bytes]:
+    content = {"state_dict": _learner(2), "epoch": 5}
+    return [_checkpoint(content, packed=True), _checkpoint(content, packed=False)]  # the older form has no checksums
 
 
 @target("published prompts (pickles) given to convert")
 def published_prompt(choices: Choices, folder: Path) -> None:
     from poise.inits.convert import read_coop, read_maple
 
-    path = _written(folder, "p.pth.tar", edited_bytes(choices, [_prompts()[1]]))
-    (read_coop if choices.number(2) else read_maple)(path, "tiny")
+    read = choices.one((read_coop, read_maple))
+    if choices.number(3) == 2:
+        content = edited_bytes(choices, _published())
+    else:
+        tree = edited_tree(choices, {"state_dict": _learner(choices.number(3)), "epoch": 5})
+        content = _checkpoint(tree, packed=False)
+    read(_written(folder, "p.pth.tar", content), "tiny")
 
 
 @functools.cache
@@ -143,11 +178,11 @@ def run_folder(choices: Choices, folder: Path) -> None:
 
 @target("CSV files of labelled images given to calibrate")
 def labelled_csv(choices: Choices, folder: Path) -> None:
-    from poise.cli.calibrate import _labelled
+    from poise.cli.labelled_images import read_labelled
     from poise.prompts.labels import check_labels
 
     seeds = [b"path,label\na.png,cat\nb.png,dog\n", b'label,path\n"a, b","c ""d"".png"\n']
-    _, truth, names = _labelled(_written(folder, "images.csv", edited_bytes(choices, seeds)))
+    _, truth, names = read_labelled(_written(folder, "images.csv", edited_bytes(choices, seeds)))
     assert len(truth) >= len(check_labels(names)) > 0
 
 
@@ -169,8 +204,7 @@ def dataset(choices: Choices, folder: Path) -> None:
 
     if choices.number(2):
         split = {name: [["a/0.jpg", 0, "cat"], ["b/1.jpg", 1, "dog"]] for name in ("train", "val", "test")}
-        content = as_json(edited_tree(choices, split)) if choices.number(4) else edited_bytes(choices, [as_json(split)])
-        path = _written(folder, "split.json", content)
+        path = _written(folder, "split.json", edited_json(choices, split))
         class_names(path, read_split_file(path))
         return
     _written(folder, "shards/classnames.txt", b"cat\ndog\n")

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from poise.errors import PoiseError
-from tools.fuzz.edits import Choices, as_json, as_toml, edited_bytes, edited_tree
+from tools.fuzz.edits import Choices, as_toml, edited_bytes, edited_json, edited_tree
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,16 @@ class Target:
 
     name: str
     about: str
-    run: Callable[[bytes], None]
+    work: Callable[[Choices, Path], None]
+
+    def run(self, data: bytes) -> None:
+        """Read what the bytes decide; poise's own errors are fine."""
+        with contextlib.suppress(PoiseError):
+            self.read(data)
+
+    def read(self, data: bytes) -> None:
+        """Read what the bytes decide."""
+        self.work(Choices(data), _folder())
 
 
 TARGETS: dict[str, Target] = {}
@@ -37,11 +46,7 @@ def target(about: str) -> Callable[[Callable[[Choices, Path], None]], Callable[[
     """Add a function of decisions and of a folder for its files to the table."""
 
     def add(work: Callable[[Choices, Path], None]) -> Callable[[Choices, Path], None]:
-        def run(data: bytes) -> None:
-            with contextlib.suppress(PoiseError):
-                work(Choices(data), _folder())
-
-        TARGETS[work.__name__] = Target(work.__name__, about, run)
+        TARGETS[work.__name__] = Target(work.__name__, about, work)
         return work
 
     return add
@@ -104,14 +109,14 @@ def images(choices: Choices, folder: Path) -> None:
 
 RUN = {
     "name": "x", "title": "y", "model": "tiny", "datasets": ["dtd", "folder:x"], "methods": ["tpt", "kld+cats | cots"],
-    "options": {"tpt": {"lr": 0.005}, "all": {"steps": 2}, "kld+cats": {"divergence": {"weight": 1.0}}},
+    "options": {"tpt": {"lr": 0.005}, "all": {"steps": 2}, "kld+cats": {"t_max": 5.0, "cots": {"selection": 0.5}}},
     "seeds": [1, 2], "limit": 3, "views": 8, "view_engine": "pil", "augmix": "auto", "template": "a photo of a {}.",
     "framework": "dynaprompt", "framework_options": {"size": 3}, "init": "template", "calibrate": 0, "coverage": 0.9,
     "max_error": 0.05, "batch_size": 2, "chunk": 4, "device": "cpu", "dtype": "float32", "data": "d", "out": "o",
     "workers": 1, "engine": "local", "address": "", "actors": 0, "temperature": 1.5, "runs": [{"views": 4}, {}],
 }  # fmt: skip
 ASSIGNMENTS = ("views=3", "options.tpt.lr=0.1", "options.kld+cats | cots.cots.selection=0.1", "seeds=[1,2]",
-               "framework_options.size=2", "temperature=nan", "runs=3", "options=3", "a.b.c=1")  # fmt: skip
+               "framework_options.size=2", "temperature=2", "options.all.steps=2", "options=3", "a.b.c=1")  # fmt: skip
 
 
 @target("bench run --config FILE --set KEY=VALUE: the file, the options and all their checks")
@@ -119,13 +124,15 @@ def bench_config(choices: Choices, folder: Path) -> None:
     from poise.evaluate.config import build, override, read
     from poise.evaluate.resolve import check_init
 
-    if choices.number(4):
-        content = as_toml(edited_tree(choices, RUN)).encode("utf-8", "surrogatepass")
-    else:
+    assignment = choices.one(ASSIGNMENTS).encode()
+    if choices.number(3) == 2:
+        assignment = edited_bytes(choices.part(7), [assignment])
+    if choices.number(4) == 3:
         content = edited_bytes(choices, [as_toml(RUN).encode()])
-    assignment = edited_bytes(Choices(content[-3:]), [text.encode() for text in ASSIGNMENTS]).decode("utf-8", "replace")
+    else:
+        content = as_toml(edited_tree(choices, RUN)).encode("utf-8", "surrogatepass")
     for values in read(_written(folder, "run.toml", content)):
-        config, _ = build(override(values, [assignment]))
+        config, _ = build(override(values, [assignment.decode("utf-8", "replace")]))
         check_init(config)
         config.digest()
         config.run_id  # noqa: B018
@@ -147,8 +154,7 @@ def model_config(choices: Choices, folder: Path) -> None:
     from poise.backbones.loaders import openclip_load
 
     seed = choices.one(list(_model_configs().values()))
-    content = as_json(edited_tree(choices, seed)) if choices.number(4) else edited_bytes(choices, [as_json(seed)])
-    path = _written(folder, "open_clip_config.json", content)
+    path = _written(folder, "open_clip_config.json", edited_json(choices, seed))
     openclip_load._read_config(path, local=True)
 
 

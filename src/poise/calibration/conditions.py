@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from poise.errors import InvalidCalibrationError
+from poise.storage import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,4 +78,4 @@ def _first_difference(then: Sequence[str], given: Sequence[str]) -> tuple[str, s
     pairs = zip(then, given, strict=False)
     at = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(then), len(given)))
     old, new = (repr(names[at]) if at < len(names) else "nothing" for names in (then, given))
-    return f"{len(then)} labels, {old} at index {at}", f"{len(given)} labels, {new} at index {at}"
+    return f"{counted(len(then), 'label')}, {old} at index {at}", f"{counted(len(given), 'label')}, {new} at index {at}"

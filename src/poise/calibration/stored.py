@@ -15,11 +15,11 @@ from poise.calibration import conformal
 from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.calibration.conditions import Conditions
-from poise.errors import InvalidCalibrationError
+from poise.errors import InvalidCalibrationError, reason_of
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
-from poise.storage import read_bounded, write_atomic
+from poise.storage import counted, read_bounded, write_atomic
 
 FORMAT = "poise-calibration/1"
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
@@ -151,7 +151,8 @@ class Calibration:
 
     def __repr__(self) -> str:
         names = ", ".join(self.methods)
-        return f"Calibration({len(self)} images, {len(self.conditions.labels)} labels, methods {names})"
+        labels = counted(len(self.conditions.labels), "label")
+        return f"Calibration({counted(len(self), 'image')}, {labels}, methods {names})"
 
     def method(self, name: str, settings: Mapping[str, Any]) -> MethodCalibration:
         """Return the part for the method called ``name``, whose settings must be the calibrated ones."""
@@ -201,7 +202,7 @@ class Calibration:
         except KeyError as problem:
             raise _unreadable(path, f"{problem} is missing") from None
         except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
-            raise _unreadable(path, problem) from None
+            raise _unreadable(path, reason_of(problem)) from None
 
     @classmethod
     def from_dict(cls, values: Any) -> Calibration:
@@ -226,9 +227,9 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(dict(settings))))
 
 
-def _unreadable(path: str | Path, problem: object) -> InvalidCalibrationError:
+def _unreadable(path: str | Path, problem: str) -> InvalidCalibrationError:
     return InvalidCalibrationError(
-        f"'{path}' is not a calibration that can be used: {str(problem)[:200].rstrip('.')}.",
+        f"'{path}' is not a calibration that can be used: {problem[:200]}.",
         hint="Give the file that `poise calibrate --out` or `Calibration.save` wrote.",
     )
 

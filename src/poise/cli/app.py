@@ -12,6 +12,7 @@ from poise import __version__
 from poise.cli.bench import app as bench_app
 from poise.cli.calibrate import calibrate
 from poise.cli.classify import classify
+from poise.cli.commands import Commands
 from poise.cli.data import app as data_app
 from poise.cli.demo import demo
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
@@ -20,11 +21,13 @@ from poise.cli.fit import app as fit_app
 from poise.cli.fit import convert_app
 from poise.cli.listing import list_names
 from poise.cli.serve import serve
-from poise.errors import PoiseError, StorageError
+from poise.errors import PoiseError, StorageError, reason_of
 from poise.threads import set_threads
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
-                  context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "POISE"})  # fmt: skip
+app = Commands(
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "POISE"},
+)
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
 app.command("serve")(serve)
@@ -73,5 +76,5 @@ def main() -> None:
         sys.exit(WRITE_FAILED if isinstance(error, StorageError) else USAGE)
     except OSError as error:  # failed reads are PoiseErrors; the others are nearly always failed writes
         where = f"'{error.filename}'" if error.filename else "the output"
-        typer.echo(f"poise: Can't use {where}: {error.strerror or error}.", err=True)
+        typer.echo(f"poise: Can't use {where}: {reason_of(error)}.", err=True)
         sys.exit(WRITE_FAILED)

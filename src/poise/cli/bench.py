@@ -10,9 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli.commands import Commands
+from poise.cli.dry_run import show_configuration
 from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
-from poise.cli.shared_options import Threads
-from poise.cli.verbose import Verbose
+from poise.cli.shared_options import (
+    Actors,
+    Address,
+    BatchSize,
+    Device,
+    Dtype,
+    Engine,
+    FixedViews,
+    Init,
+    Model,
+    Template,
+    Threads,
+)
+from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import StorageError
 from poise.storage import counted
 
@@ -25,11 +40,19 @@ Metrics = Annotated[str, typer.Option(help="Comma-separated metrics (see `poise 
 Format = Annotated[str, typer.Option("--format", help="terminal, md, latex, csv, json or html.")]
 OutFile = Annotated[Path | None, typer.Option(help="Write to this file instead of printing.")]
 
-app = typer.Typer(no_args_is_help=True, help="Run methods on datasets, and report the results in tables and figures.")
+app = Commands(help="Run methods on datasets, and report the results in tables and figures.")
+
+
+_NOT_CONFIGURED = ("config", "assign", "allow_changes", "dry_run", "quiet", "verbose", "threads")
 
 
 def _option(text: str, default: str = "") -> Any:
     return typer.Option(help=text, show_default=default or True)
+
+
+def _like(shared: Any, default: str = "") -> Any:
+    """Return the option that other commands share, without its default: a configuration file may set it."""
+    return _option(shared.__metadata__[0].help, default)
 
 
 @app.command("run")
@@ -40,50 +63,49 @@ def run_command(
     method: Annotated[
         str | None, _option("Comma-separated methods or groups (see `poise list methods`).", "all")
     ] = None,
-    model: Annotated[str | None, _option("Model (see `poise list models`).", "pocket")] = None,
+    model: Annotated[str | None, _like(Model, DEFAULT_MODEL)] = None,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
     limit: Annotated[int | None, _option("Images per dataset, a fixed stratified subset.", "all")] = None,
-    views: Annotated[int | None, _option("Views per image, including the plain view.", "64")] = None,
+    views: Annotated[int | None, _like(FixedViews, str(DEFAULT_VIEWS))] = None,
     view_engine: Annotated[str | None, _option("How views are made: auto, pil or batched.", "auto")] = None,
     augmix: Annotated[str | None, _option("AugMix: auto (as TPT has it), c-tpt, on or off.", "auto")] = None,
     framework: Annotated[str | None, _option("How images are adapted to (see `poise list frameworks`).", "tpt")] = None,
-    init: Annotated[
-        str | None, _option("Where tuning starts: a name of `poise list inits`, or a prompt file.", "template")
-    ] = None,
-    template: Annotated[str | None, _option("Prompt with {} for the label.", "by dataset")] = None,
+    init: Annotated[str | None, _like(Init, "template")] = None,
+    template: Annotated[str | None, _like(Template, "by dataset")] = None,
     temperature: Annotated[str | None, _option("Divide all logits by this number.")] = None,
     calibrate: Annotated[
         int | None, _option("Images per dataset to calibrate each method with; metrics are of the others.", "none")
     ] = None,
-    batch_size: Annotated[str | None, _option("Images computed together.", "auto")] = None,
+    batch_size: Annotated[str | None, _like(BatchSize, "by device")] = None,
     chunk: Annotated[int | None, _option("Images per file of records, the most that a kill loses.", "128")] = None,
-    device: Annotated[str | None, _option("auto, cpu, cuda, cuda:1, ...", "auto")] = None,
-    dtype: Annotated[str | None, _option("auto, float32, float16, ...", "auto")] = None,
+    device: Annotated[str | None, _like(Device, "auto")] = None,
+    dtype: Annotated[str | None, _like(Dtype, "auto")] = None,
     workers: Annotated[int | None, _option("Threads or processes that read images.", "auto")] = None,
     threads: Threads = None,
-    engine: Annotated[str | None, _option("Where to run: local or ray.", "local")] = None,
-    address: Annotated[str | None, _option("Ray address (auto or host:port); omit to start Ray.")] = None,
-    actors: Annotated[int | None, _option("Ray worker processes.", "one per GPU, or one per 4 CPUs")] = None,
+    engine: Annotated[str | None, _like(Engine, "local")] = None,
+    address: Annotated[str | None, _like(Address)] = None,
+    actors: Annotated[int | None, _like(Actors, "0")] = None,
     out: Annotated[str | None, _option("Folder for runs.", "runs")] = None,
     name: Annotated[str | None, _option("Name of the run.", "model and hash")] = None,
     config: Annotated[Path | None, _option("TOML file with a configuration; options override it.")] = None,
     assign: Annotated[list[str] | None, typer.Option("--set", help="Set a key, e.g. options.tpt.lr=0.003.")] = None,
     allow_changes: Annotated[bool, _option("Resume a run of other versions or another device.")] = False,
     dry_run: Annotated[bool, _option("Print the configuration and check its names; run nothing.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Run every method on every image, dataset and seed. The same command resumes an interrupted run."""
     flags = {
         {"dataset": "datasets", "method": "methods"}.get(key, key): value
         for key, value in context.params.items()
-        if value is not None and key not in ("config", "assign", "allow_changes", "dry_run", "verbose", "threads")
+        if value is not None and key not in _NOT_CONFIGURED
     }
     worst = 0
     for run_config, settings in _configurations(config, flags, assign or []):
         if dry_run:
-            _show(run_config, settings)
+            show_configuration(run_config, settings)
         else:
-            worst = max(worst, _run(run_config, settings, allow_changes))
+            worst = max(worst, _run(run_config, settings, allow_changes, quiet))
     raise typer.Exit(worst)
 
 
@@ -228,7 +250,7 @@ def _configurations(
     return [build(override({**values, **flags}, assignments)) for values in runs]
 
 
-def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
+def _run(config: RunConfig, settings: Settings, allow_changes: bool, quiet: bool) -> int:
     """Do one run, print its summary and return the exit code."""
     from poise.errors import RunInterruptedError
     from poise.evaluate.interrupt import interruptible
@@ -237,7 +259,8 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     command, began = ["poise", *sys.argv[1:]], time.perf_counter()
     try:
         with interruptible() as check:
-            summary = run(config, settings, check=check, allow_changes=allow_changes, command=command, warn=_warn)
+            summary = run(config, settings, check=check, allow_changes=allow_changes, command=command,
+                          warn=lambda text: remark(f"warning: {text}"), quiet=quiet)  # fmt: skip
     except RunInterruptedError as stop:
         typer.echo(f"\npoise: {stop}; finished chunks are kept. Resume with:\n  {shlex.join(command)}", err=True)
         raise typer.Exit(stop.exit_code) from None
@@ -246,11 +269,11 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
         raise typer.Exit(WRITE_FAILED) from None
     seconds = time.perf_counter() - began
     if summary.damaged:
-        typer.echo(f"poise: damaged files were computed again: {', '.join(summary.damaged)}", err=True)
+        remark(f"damaged files were computed again: {', '.join(summary.damaged)}", quiet=quiet)
     if summary.errors:
-        typer.echo(f"poise: {counted(summary.errors, 'image')} could not be read; the records say why.", err=True)
+        remark(f"{counted(summary.errors, 'image')} could not be read; the records say why.", quiet=quiet)
     if summary.fallbacks:
-        typer.echo(f"poise: {counted(summary.fallbacks, 'answer')} without tuning, which was not finite.", err=True)
+        remark(f"{counted(summary.fallbacks, 'answer')} without tuning, which was not finite.")
     counts = {"image": summary.images // summary.seeds, "method": summary.methods, "seed": summary.seeds,
               "failure": summary.errors}  # fmt: skip
     typer.echo(
@@ -259,42 +282,3 @@ def _run(config: RunConfig, settings: Settings, allow_changes: bool) -> int:
     )
     typer.echo(f"Next: {shlex.join(['poise', 'bench', 'table', str(summary.folder)])}")
     return 0 if not summary.errors else NOTHING_DONE if summary.errors == summary.images else SOME_FAILED
-
-
-def _warn(text: str) -> None:
-    typer.echo(f"poise: warning: {text}", err=True)
-
-
-def _show(config: RunConfig, settings: Settings) -> None:
-    """Check and print the configuration of a run; data are not read, and weights only for a relative lr."""
-    from poise.data import catalog
-    from poise.data.opening import SCHEMES
-    from poise.errors import ModelNotFoundError
-    from poise.evaluate.engines import engines
-    from poise.evaluate.held_out import remaining
-    from poise.evaluate.learning_rates import absolute_rates
-    from poise.evaluate.resolve import check_init, make_methods, resolve
-    from poise.prompts import DEFAULT_TEMPLATE
-
-    engines.get(settings.engine)
-    resolved = resolve(config)
-    rows = {name: catalog.row(name) for name in resolved.datasets if name.partition(":")[0] not in SCHEMES}
-    templates = {row.template for row in rows.values()}
-    templates |= {DEFAULT_TEMPLATE} if len(rows) < len(resolved.datasets) else set()
-    typer.echo(f"{config.run_id}  {config.title}".rstrip())
-    for key, value in resolved.hashed().items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        typer.echo(f"  {key} = {shown}")
-    for name in resolved.datasets if resolved.calibrate else ():
-        images = min(rows[name].images, resolved.limit or rows[name].images) if name in rows else 0
-        others = f"other {remaining(resolved, name, images)}" if images else "others"
-        typer.echo(f"  {name}: {resolved.calibrate} images are for calibration, metrics are of the {others}")
-    for method in (chosen := make_methods(resolved)):
-        typer.echo(f"  {method.name}: {method.describe()}")
-    try:
-        check_init(resolved)
-        for name, rates in absolute_rates(resolved, chosen, templates).items():
-            for template, rate in rates.items():
-                typer.echo(f"  {name}: lr {rate:g} for {template!r}")
-    except ModelNotFoundError as problem:  # it may be fitted before the run
-        typer.echo(f"  not there yet: {problem}")

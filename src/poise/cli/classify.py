@@ -10,14 +10,18 @@ import typer
 
 from poise.cli import result_rows, sink
 from poise.cli.shared_options import (
+    Actors,
+    Address,
     AugMix,
     BatchSize,
     CalibrationFile,
     Coverage,
     Device,
     Dtype,
+    Engine,
     EngineName,
     Init,
+    Labels,
     LabelsFile,
     LongLabel,
     MaxError,
@@ -30,7 +34,8 @@ from poise.cli.shared_options import (
     labels_from,
     stored_options,
 )
-from poise.cli.verbose import Verbose
+from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -46,15 +51,15 @@ def classify(
     images: Annotated[
         list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
     ],
-    labels: Annotated[str | None, typer.Option(help="Comma-separated labels.")] = None,
+    labels: Labels = None,
     labels_file: LabelsFile = None,
-    model: Model = "pocket",
+    model: Model = DEFAULT_MODEL,
     method: Annotated[
         str, typer.Option(help="Comma-separated methods or groups, such as all (see `poise list methods`).")
-    ] = "kld+cats",
+    ] = DEFAULT_METHOD,
     template: Template = None,
     init: Init = "template",
-    views: Views = 64,
+    views: Views = DEFAULT_VIEWS,
     augmix: AugMix = False,
     seed: Seed = 0,
     device: Device = "auto",
@@ -74,7 +79,7 @@ def classify(
         ),
     ] = None,
     output: Annotated[
-        Format, typer.Option("--format", envvar="POISE_CLASSIFY_FORMAT", help="Output format.")
+        Format, typer.Option("--format", envvar="POISE_CLASSIFY_FORMAT", show_envvar=False, help="Output format.")
     ] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
     resume: Annotated[bool, typer.Option(help="With --format jsonl: skip images that --out has rows for.")] = False,
@@ -84,20 +89,15 @@ def classify(
     threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="Abstain below this confidence; a choice without a guarantee.")
     ] = None,
-    quiet: Annotated[bool, typer.Option(help="Print no progress and no remarks.")] = False,
+    quiet: Quiet = False,
     verbose: Verbose = False,
     details: Annotated[bool, typer.Option(help="With --format json or jsonl: add intermediate results.")] = False,
-    engine: Annotated[EngineName, typer.Option(help="Where to run: locally or on a Ray cluster.")] = EngineName.local,
-    address: Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")] = "",
-    actors: Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")] = 0,
+    engine: Engine = EngineName.local,
+    address: Address = "",
+    actors: Actors = 0,
 ) -> None:
     """Classify images and print a label and its confidence for each."""
-    if resume and (out is None or output is not Format.jsonl):
-        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
-    if threshold is not None and max_error is not None:
-        raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
-    if quiet and verbose:
-        raise InvalidOptionError("--quiet and --verbose contradict each other.", hint="Give one of them.")
+    _check_together(ctx.params)
     names = None
     known = calibration is not None or model.startswith("onnx:")  # whether a file has labels
     if not known or labels is not None or labels_file is not None:
@@ -113,7 +113,7 @@ def classify(
         "reject": reject,
     }  # fmt: skip
     options = stored_options(ctx, options, calibration, names)
-    options["views"] = _chosen_views(options, paths)
+    options["views"] = _chosen_views(options, paths, quiet)
     classifier = _classifier(options, engine, address, actors)
     chosen = list(options["method"])
     finished = sink.finished(out, chosen) if resume else frozenset()
@@ -123,7 +123,17 @@ def classify(
     sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
 
 
-def _chosen_views(options: dict[str, Any], paths: list[Path]) -> int:
+def _check_together(options: dict[str, Any]) -> None:
+    """Refuse options that don't fit together."""
+    if options["resume"] and (options["out"] is None or options["output"] != Format.jsonl):
+        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
+    if options["threshold"] is not None and options["max_error"] is not None:
+        raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
+    if options["engine"] != EngineName.ray and (options["address"] or options["actors"]):
+        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
+
+
+def _chosen_views(options: dict[str, Any], paths: list[Path], quiet: bool) -> int:
     """Return the number of views; "auto" without a calibration is decided on the images themselves."""
     views = options["views"]
     if views == "auto" and options.get("calibration") is not None:
@@ -134,7 +144,7 @@ def _chosen_views(options: dict[str, Any], paths: list[Path]) -> int:
     from poise.inference.classifier import Classifier
 
     choice = choose_views(Classifier(**{**options, "views": FULL}), paths)
-    typer.echo(f"poise: --views auto: {choice.reason}", err=True)
+    remark(f"--views auto: {choice.reason}", quiet=quiet)
     return choice.views
 
 
@@ -145,8 +155,6 @@ def _classifier(
         from poise.inference.ray_classifier import ClusterClassifier
 
         return ClusterClassifier(options, address=address, actors=actors)
-    if address or actors:
-        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)

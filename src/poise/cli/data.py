@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poise.cli.commands import Commands
 from poise.cli.exit_codes import SOME_FAILED
 from poise.cli.listing import datasets, show
 from poise.errors import InvalidOptionError
@@ -16,7 +17,7 @@ from poise.report.table import Line, Table
 if TYPE_CHECKING:
     from poise.data import CheckResult
 
-app = typer.Typer(no_args_is_help=True, help="List the known datasets, check those on disk, or download one.")
+app = Commands(help="List the known datasets, check those on disk, or download one.")
 
 DataFolder = Annotated[Path, typer.Option("--data", help="Folder that contains the datasets (CoOp's or TPT's layout).")]
 
@@ -62,9 +63,10 @@ def check(
     names: Annotated[
         list[str] | None, typer.Argument(help="Datasets; by default all known ones, or those of --run.")
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every image instead of a sample.")] = False,
+    deep: Annotated[bool, typer.Option(help="Decode every image instead of a sample.")] = False,
     run: Annotated[
-        Path | None, typer.Option(help="Folder of a run: also find images that are not those that it has answered.")
+        Path | None,
+        typer.Option(help="Folder of a run: also compare all images that it has answered with what they were."),
     ] = None,
 ) -> None:
     """Check which datasets are complete, missing or damaged. The exit code is 3 if anything is wrong.

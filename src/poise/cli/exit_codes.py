@@ -1,8 +1,7 @@
-"""Exit codes of all commands, in one place."""
+"""Exit codes of all commands, in one place; 0 is success."""
 
 from __future__ import annotations
 
-DONE = 0  # everything was done
 USAGE = 2  # an option, a name or an input was rejected before the work began
 SOME_FAILED = 3  # some images failed; the rows of the others are complete. `data check`: something is wrong
 NOTHING_DONE = 4  # every image failed, or there was nothing to do

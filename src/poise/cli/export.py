@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from poise.cli.commands import Commands
 from poise.cli.shared_options import (
     AugMix,
+    Coverage,
     FixedViews,
     Init,
+    Labels,
     LabelsFile,
     LongLabel,
     Model,
@@ -21,9 +24,11 @@ from poise.cli.shared_options import (
     labels_from,
     stored_options,
 )
+from poise.cli.verbose import Verbose
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
-app = typer.Typer(no_args_is_help=True, help="Export a classifier, to run it without poise.")
+app = Commands(help="Export a classifier, to run it without poise.")
 
 
 @app.callback()
@@ -35,13 +40,13 @@ def export() -> None:
 def onnx(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Output file (.onnx).")],
-    labels: Annotated[str | None, typer.Option(help="Comma-separated labels.")] = None,
+    labels: Labels = None,
     labels_file: LabelsFile = None,
-    model: Model = "pocket",
+    model: Model = DEFAULT_MODEL,
     method: Annotated[str, typer.Option(help="zero-shot, zero or mta.")] = "zero-shot",
     template: Template = None,
     init: Init = "template",
-    views: FixedViews = 64,
+    views: FixedViews = DEFAULT_VIEWS,
     augmix: AugMix = False,
     seed: Seed = 0,
     on_long_label: OnLongLabel = LongLabel.error,
@@ -51,9 +56,7 @@ def onnx(
         typer.Option(help="File of `poise calibrate`. Labels, model, template, init, views, AugMix and seed are taken "
                           "from it, unless you give them."),
     ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
-    ] = None,
+    coverage: Coverage = None,
     max_error: Annotated[
         float | None, typer.Option(help="With --calibration: add the decision to answer or to abstain, so that at most "
                                         "this share of the answers is wrong.")
@@ -62,6 +65,7 @@ def onnx(
         Path | None, typer.Option(help="Quantise the image tower to 8 bits: smaller and less exact. Give a folder with "
                                        "images like those to be classified, which set the ranges of its activations.")
     ] = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Write a classifier as one ONNX file: image tower, labels, method and calibration."""
     names = None

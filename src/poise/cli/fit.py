@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.cli.shared_options import Threads
-from poise.cli.verbose import Verbose
+from poise.cli.commands import Commands
+from poise.cli.shared_options import Device, LabelsFile, Model, Threads
+from poise.cli.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_MODEL
 from poise.errors import InvalidOptionError, UnknownNameError
+from poise.storage import counted
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
@@ -18,13 +22,12 @@ if TYPE_CHECKING:
     from poise.prompts.files import StoredPrompt
     from poise.types import DualEncoder
 
-app = typer.Typer(no_args_is_help=True, help="Fit an init (where tuning starts), or token statistics.")
-convert_app = typer.Typer(no_args_is_help=True, help="Convert published prompts (.pth.tar) to files for --init.")
+app = Commands(help="Fit an init (where tuning starts), or token statistics.")
+convert_app = Commands(help="Convert published prompts (.pth.tar) to files for --init.")
 
 Out = Annotated[Path, typer.Option(help="Output file.")]
 Data = Annotated[Path | None, typer.Option(help="Folder that contains the datasets.")]
 Dataset = Annotated[str, typer.Option(help="Dataset name (see `poise data list`), or folder:PATH.")]
-Model = Annotated[str, typer.Option(help="Model name (see `poise list models`).")]
 Shots_ = Annotated[int, typer.Option("--shots", min=0, help="Training images per class; 0 = all.")]
 Seed = Annotated[int, typer.Option(help="Seed for sampling, crops, batch order and initialisation.")]
 Augment = Annotated[
@@ -37,9 +40,7 @@ CoopEpochs = Annotated[
 Lr = Annotated[float, typer.Option(help="SGD learning rate.")]
 BatchSize = Annotated[int, typer.Option(help="Images per SGD step.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for cached image features.")]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:1, mps, openvino.")]
-Dtype = Annotated[str, typer.Option(help="Precision: auto, float32, float16, bfloat16, float64.")]
-LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
 Split = Annotated[str, typer.Option(help="Dataset split: train, val or test.")]
 Position = Annotated[str, typer.Option(help="Position of the class name in the prompt: end, middle or front.")]
 Source = Annotated[Path, typer.Argument(help="Published checkpoint (.pth.tar).")]
@@ -49,53 +50,53 @@ TrainedOn = Annotated[str, typer.Option(help="Model that the prompt was trained 
 
 @app.command()
 def coop(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     tokens: Annotated[int, typer.Option(help="Number of context tokens.")] = 16,
     position: Position = "end",
     class_specific: Annotated[bool, typer.Option(help="Fit a separate context for each class.")] = False,
     words: Annotated[str, typer.Option(help="Initialise the context with these words; default: at random.")] = "",
     augment: Augment = 50, epochs: CoopEpochs = 0, lr: Lr = 2e-3, batch_size: BatchSize = 32, cache: Cache = None,
     device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
-    verbose: Verbose = False,
+    quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit CoOp: a context learned from a few labelled images per class."""
     from poise.inits import coop as init
 
-    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
+    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed, quiet=quiet)
     features = _features(images, encoder, augment, seed, cache)
     shape = init.Shape(tokens=tokens, position=position, class_specific=class_specific, words=words)
     recipe = _recipe(epochs or init.published_epochs(shots, images.name), lr, batch_size, seed)
     labelled = (images.classes, features.crops(), features.labels)
-    _save(out, init.fit(encoder, *labelled, shape=shape, recipe=recipe, report=_report))
+    _save(out, init.fit(encoder, *labelled, shape=shape, recipe=recipe, report=_report(quiet)))
 
 
 @app.command()
 def cocoop(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     words: Annotated[str, typer.Option(help="Initialise the context with these words.")] = "a photo of a",
     augment: Augment = 10, epochs: Epochs = 10, lr: Lr = 2e-3, batch_size: BatchSize = 1, cache: Cache = None,
     device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
-    verbose: Verbose = False,
+    quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit CoCoOp: a context and a small network that shifts it for each image."""
     from poise.inits import cocoop as init
 
-    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
+    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed, quiet=quiet)
     features = _features(images, encoder, augment, seed, cache)
     labelled, recipe = (images.classes, features.crops(), features.labels), _recipe(epochs, lr, batch_size, seed)
-    _save(out, init.fit(encoder, *labelled, words=words, recipe=recipe, report=_report))
+    _save(out, init.fit(encoder, *labelled, words=words, recipe=recipe, report=_report(quiet)))
 
 
 @app.command()
 def maple(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     recipe: Annotated[str, typer.Option(help="few-shot, or transfer (from ImageNet to other datasets).")] = "few-shot",
     tokens: Annotated[int, typer.Option(help="Number of context tokens, initialised with 'a photo of a'.")] = 2,
     depth: Annotated[int | None, typer.Option(help="Layers with prompts per tower.", show_default="by recipe")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training epochs.", show_default="by recipe")] = None,
     lr: Annotated[float | None, typer.Option(help="SGD learning rate.", show_default="by recipe")] = None,
     batch_size: BatchSize = 4, device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
-    verbose: Verbose = False,
+    quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit MaPLe: coupled prompts in several layers of both towers."""
     import torch
@@ -110,24 +111,24 @@ def maple(
         published.recipe.epochs if epochs is None else epochs, published.recipe.lr if lr is None else lr,
         batch_size, seed,
     )  # fmt: skip
-    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
+    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed, quiet=quiet)
     targets = torch.tensor([item.label for item in images.items])
     _save(out, init.fit(
         encoder, images.classes, epoch_crops(images, encoder, seed=seed), targets, tokens=tokens,
-        depth=published.depth if depth is None else depth, recipe=chosen, report=_report,
+        depth=published.depth if depth is None else depth, recipe=chosen, report=_report(quiet),
     ))  # fmt: skip
 
 
 @app.command()
 def fpp(
     out: Out, dataset: Annotated[str, typer.Option(help="Dataset with the labels; or give --labels-file.")] = "",
-    labels_file: LabelsFile = None, data: Data = None, model: Model = "pocket",
+    labels_file: LabelsFile = None, data: Data = None, model: Model = DEFAULT_MODEL,
     template: Annotated[str, typer.Option(help="Its text features are the alignment target.")] = "a photo of a {}.",
     steps: Annotated[int, typer.Option(help="Number of AdamW steps.")] = 1000,
     weight: Annotated[float, typer.Option(help="Weight of flatness; 0 = 1 + 15 / classes. For shifts: 1.25.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed for initialisation and noise.")] = 0,
     device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
-    verbose: Verbose = False,
+    quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Fit FPP: a context whose text features are robust to noise, learned without images."""
     from poise.inits import fpp as init
@@ -142,21 +143,21 @@ def fpp(
 
     def show(step: int, alignment: float, cosine: float) -> None:
         if step % 100 == 0 or step == steps - 1:
-            typer.echo(f"step {step}: alignment {alignment:.4f}, cosine under noise {cosine:.4f}", err=True)
+            remark(f"step {step}: alignment {alignment:.4f}, cosine under noise {cosine:.4f}", quiet=quiet)
 
     stored = init.fit(encoder, labels, template, recipe=recipe, report=show)
-    typer.echo(f"sharpness {init.sharpness(encoder, labels, stored):.4f}", err=True)
+    remark(f"sharpness {init.sharpness(encoder, labels, stored):.4f}", quiet=quiet)
     _save(out, stored)
 
 
 @app.command()
 def stats(
     dataset: Dataset, out: Out, init: Annotated[Path, typer.Option(help="MaPLe prompt file that `poise fit` wrote.")],
-    data: Data = None, model: Model = "pocket", split: Split = "train",
+    data: Data = None, model: Model = DEFAULT_MODEL, split: Split = "train",
     limit: Annotated[int, typer.Option(help="Number of images, a fixed random subset; 0 = all.")] = 0,
     layers: Annotated[int, typer.Option(help="Number of image-tower layers, from the first.")] = 2,
     device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
-    verbose: Verbose = False,
+    quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Compute the token statistics of a source dataset for PromptAlign, under a MaPLe prompt."""
     from poise.encoding.coupled import Coupled
@@ -165,31 +166,31 @@ def stats(
     from poise.prompts.files import load
     from poise.storage import save_tensors
 
-    encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split)
+    encoder, images = _load(model, device, dtype), _open(dataset, data, 0, 1, split=split, quiet=quiet)
     images = images.subset(limit) if limit else images
     coupled = Coupled.of(load(init), encoder)
     statistics = token_statistics(encoder, coupled, plain_views(images, encoder), layers=layers)
     save_tensors(out, statistics, {"model": encoder.name, "dataset": dataset, "images": str(len(images))})
-    typer.echo(f"{out}: {list(statistics['mean'].shape)} (layers, tokens, width) over {len(images)} images")
+    typer.echo(f"{out}: {list(statistics['mean'].shape)} (layers, tokens, width) over {counted(len(images), 'image')}")
 
 
 @app.command("tip-adapter")
 def tip_adapter(
-    dataset: Dataset, out: Out, data: Data = None, model: Model = "pocket", shots: Shots_ = 16, seed: Seed = 1,
+    dataset: Dataset, out: Out, data: Data = None, model: Model = DEFAULT_MODEL, shots: Shots_ = 16, seed: Seed = 1,
     augment: Augment = 10, cache: Cache = None, device: Device = "auto", dtype: Dtype = "auto", threads: Threads = None,
-    verbose: Verbose = False,
+    quiet: Quiet = False, verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Make the cache of Tip-Adapter: the features of a few labelled images per class, and its two weights."""
     from poise.encoding.class_texts import ClassTexts
     from poise.prompts import init_prompt, tokenise
     from poise.rules.tip_adapter import make_cache, save_cache
 
-    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed)
+    encoder, images = _load(model, device, dtype), _open(dataset, data, shots, seed, quiet=quiet)
     features = _features(images, encoder, augment, seed, cache)
     classes = tokenise(encoder, images.classes, images.template, repeats=True)
     made = make_cache(ClassTexts(encoder, classes, init_prompt(encoder, classes)), features.features, features.labels)
     save_cache(out, made)
-    typer.echo(f"{out}: {len(made.keys)} images for {made.model}, alpha {made.alpha:g}, beta {made.beta:g}")
+    typer.echo(f"{out}: {counted(len(made.keys), 'image')} for {made.model}, alpha {made.alpha:g}, beta {made.beta:g}")
 
 
 @convert_app.command("coop")
@@ -220,14 +221,16 @@ def _load(model: str, device: str, dtype: str) -> DualEncoder:
     return load_model(model, device=device, dtype=dtype)
 
 
-def _open(dataset: str, data: Path | None, shots: int, seed: int, split: str = "train") -> ImageSet:
+def _open(
+    dataset: str, data: Path | None, shots: int, seed: int, split: str = "train", quiet: bool = False
+) -> ImageSet:
     from poise import data as datasets
 
     if ":" not in dataset:
         return datasets.open_dataset(dataset, data, split=split, shots=shots or None, seed=seed)
     if split != "test":
         note = f"'{dataset}' has no splits: images are taken from all of it, so evaluate on other images."
-        typer.echo(f"poise: note: {note}", err=True)
+        remark(note, quiet=quiet)
     return datasets.open_dataset(dataset, shots=shots or None, seed=seed)
 
 
@@ -244,8 +247,8 @@ def _recipe(epochs: int, lr: float, batch_size: int, seed: int) -> FewShot:
     return FewShot(epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
 
 
-def _report(epoch: int, loss: float) -> None:
-    typer.echo(f"epoch {epoch}: loss {loss:.4f}", err=True)
+def _report(quiet: bool) -> Callable[[int, float], None]:
+    return lambda epoch, loss: remark(f"epoch {epoch}: loss {loss:.4f}", quiet=quiet)
 
 
 def _save(out: Path, stored: StoredPrompt) -> None:

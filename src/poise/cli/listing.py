@@ -6,15 +6,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from poise.errors import InvalidOptionError
+from poise.defaults import DEFAULT_VIEWS
+from poise.errors import InvalidOptionError, UnknownNameError
 from poise.report.table import Line, Table
-
-VIEWS = 64  # the default number of views
 
 
 def show(table: Table) -> None:
@@ -36,7 +34,7 @@ def _methods() -> Table:
     rows = [methods.get(name) for name in methods.every_name()]
     texts = (
         (row.about.group, row.name, row.about.description, ", ".join(row.needs),
-         f"{row.image_passes(VIEWS)} x{' + text' * row.tunes}", row.about.citation)
+         f"{row.image_passes(DEFAULT_VIEWS)} x{' + text' * row.tunes}", row.about.citation)
         for row in rows
     )  # fmt: skip
     return _table(
@@ -44,8 +42,9 @@ def _methods() -> Table:
         "The name of a group means all of its methods:",
         *(f"  {name}: {about}" for name, about in methods.GROUPS.items()),
         "Needs: gradient (through the text tower), stream (images in a fixed order), labels (of a few images).",
-        f"Cost: passes of an image's {VIEWS} views through the image tower, where zero-shot has 1; + text: all labels "
-        "also pass through the text tower, forward and backward in each step (`benchmarks/speed.py --parts each`).",
+        f"Cost: passes of an image's {DEFAULT_VIEWS} views through the image tower, where zero-shot has 1; + text: "
+        "all labels also pass through the text tower, forward and backward in each step (see "
+        "`benchmarks/speed.py --parts each`).",
         "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
         "`poise list settings` shows what each method costs and its default settings.",
     )  # fmt: skip
@@ -150,16 +149,20 @@ LISTS: dict[str, Callable[[], Table]] = {
     "frameworks": _frameworks, "inits": _inits, "objectives": _objectives, "rules": _rules, "posthoc": _posthoc,
     "figures": _figures, "formats": _formats,
 }  # fmt: skip
-Kind = StrEnum("Kind", list(LISTS))  # type: ignore[misc]
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", autocompletion=lambda: list(LISTS), help=f"What to list: {', '.join(LISTS)}."),
+    ],
     text: Annotated[str, typer.Option("--filter", help="Show only rows that contain this text.")] = "",
 ) -> None:
     """List the names that options accept, with descriptions."""
-    table = LISTS[kind.value]()
+    if kind not in LISTS:
+        raise UnknownNameError.of("kind", kind, LISTS)
+    table = LISTS[kind]()
     lines = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
     if not lines:
-        raise InvalidOptionError(f"None of the {kind.value} contains '{text}'.", hint=f"See `poise list {kind.value}`.")
+        raise InvalidOptionError(f"None of the {kind} contains '{text}'.", hint=f"See `poise list {kind}`.")
     show(replace(table, lines=lines))

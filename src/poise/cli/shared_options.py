@@ -15,6 +15,7 @@ from poise.threads import set_threads
 LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
 
+Labels = Annotated[str | None, typer.Option(help="Comma-separated labels.")]
 LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
 Model = Annotated[str, typer.Option(help="Model (see `poise list models`).")]
 Template = Annotated[str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")]
@@ -47,9 +48,7 @@ FixedViews = Annotated[  # of commands that have no images to choose on
 AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
 Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or openvino.")]
-Dtype = Annotated[
-    str, typer.Option(help="auto, float32, float16, bfloat16 (CUDA, openvino), float8 (CUDA), float64.")
-]
+Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 (CUDA, openvino), float8 (CUDA), float64.")]
 BatchSize = Annotated[
     int | None,
     typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
@@ -78,6 +77,9 @@ AllowedHosts = Annotated[
 MaxPixels = Annotated[int, typer.Option(help="Most pixels of an image.")]
 MaxBody = Annotated[int, typer.Option(help="Most bytes of a request.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")]
+Engine = Annotated[EngineName, typer.Option(help="Where to run: local, or ray (on a Ray cluster).")]
+Address = Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")]
+Actors = Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")]
 OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
 
 

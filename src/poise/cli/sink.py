@@ -15,7 +15,7 @@ import typer
 from poise.cli import result_rows
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.errors import InvalidOptionError, PoiseError
-from poise.storage import storage_errors, write_atomic
+from poise.storage import counted, storage_errors, write_atomic
 
 LINES = "jsonl"
 
@@ -115,14 +115,16 @@ def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool =
     except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are kept
         if sink.done or isinstance(stop, KeyboardInterrupt):
             sink.close()
-            typer.echo(f"poise: stopped after {sink.done} of {total} images.", err=True)
+            typer.echo(f"poise: stopped after {sink.done} of {counted(total, 'image')}.", err=True)
         if isinstance(stop, PoiseError):
             raise
         raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
     sink.close()
     if sink.failed:
         if not quiet:
-            typer.echo(f"poise: {sink.failed} of {sink.done} images have no answer; their rows say why.", err=True)
+            typer.echo(
+                f"poise: no answer for {sink.failed} of {counted(sink.done, 'image')}; the rows say why.", err=True
+            )
         raise typer.Exit(NOTHING_DONE if sink.failed == sink.done else SOME_FAILED)
 
 

@@ -1,4 +1,4 @@
-"""The option `--verbose`: what is loaded, on which device, and how long each stage takes, on stderr."""
+"""The options `--verbose` and `--quiet`: how much a command prints to stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 from typing import Annotated
 
 import typer
+
+from poise.errors import InvalidOptionError
 
 
 class _ToStderr(logging.Handler):
@@ -18,8 +20,9 @@ class _ToStderr(logging.Handler):
 _HANDLER = _ToStderr()
 
 
-def _set(asked: bool) -> bool:
+def _set(ctx: typer.Context, asked: bool) -> bool:
     """Show or hide the messages of the logger "poise" and of all loggers below it."""
+    _check_other(ctx, "quiet", asked)
     log = logging.getLogger("poise")
     if asked:
         log.addHandler(_HANDLER)
@@ -30,7 +33,23 @@ def _set(asked: bool) -> bool:
     return asked
 
 
+def _set_quiet(ctx: typer.Context, asked: bool) -> bool:
+    _check_other(ctx, "verbose", asked)
+    return asked
+
+
+def _check_other(ctx: typer.Context, other: str, asked: bool) -> None:
+    if asked and ctx.params.get(other):
+        raise InvalidOptionError("--quiet and --verbose contradict each other.", hint="Give one of them.")
+
+
 Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", callback=_set, help="Print to stderr what is loaded, where, and the time of each stage."),
+    bool, typer.Option(callback=_set, help="Print to stderr what is loaded, where, and the time of each stage.")
 ]
+Quiet = Annotated[bool, typer.Option(callback=_set_quiet, help="Print no progress and no remarks; warnings stay.")]
+
+
+def remark(text: str, *, quiet: bool = False) -> None:
+    """Print something that is not a result to stderr."""
+    if not quiet:
+        typer.echo(f"poise: {text}", err=True)

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any
 
-from poise.errors import ClusterUnavailableError, InvalidOptionError, MissingDependencyError
+from poise.errors import ClusterUnavailableError, InvalidOptionError, MissingDependencyError, reason_of
 
 _TIMEOUT = 5  # seconds to reach the address; Ray itself would try for minutes
 
@@ -29,10 +29,10 @@ def connect(address: str = "") -> Any:
     options = {} if address else {"include_dashboard": False}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:  # no cluster, or another version of Ray or Python
+    except Exception as error:  # no cluster, or another version of Ray or Python; Ray also raises plain Exceptions
         action = f"connect to the Ray cluster at '{address}'" if address else "start Ray on this machine"
         raise ClusterUnavailableError(
-            f"Cannot {action}: {' '.join(str(error).split()).rstrip('.')}.",
+            f"Cannot {action}: {reason_of(error)}.",
             hint="Start a cluster with `ray start --head`. All machines need the same versions of Python and Ray and, "
             "with RAY_AUTH_MODE=token, the same token; see docs/cluster.md.",
         ) from error
@@ -66,6 +66,6 @@ def _check_address(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise ClusterUnavailableError(
-            f"No Ray cluster is reachable at '{address}': {error}.",
+            f"No Ray cluster is reachable at '{address}': {reason_of(error)}.",
             hint="Start the head node with `ray start --head --port 6379`, then use its host:port or auto.",
         ) from None

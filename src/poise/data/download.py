@@ -9,7 +9,7 @@ from typing import Any
 from poise.data.catalog import DatasetRow, row
 from poise.data.locations import existing_folders, find_split_file, has_images, how_to_get
 from poise.data.verify import CheckResult, check
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
 
 
 def fetch_with_torchvision(kind: str, root: Path) -> object:
@@ -49,5 +49,5 @@ def _attempt(dataset: DatasetRow, files: str, fetch: Callable[[], object]) -> No
     try:
         fetch()
     except (OSError, RuntimeError, ImportError) as error:
-        message = f"{dataset.title}: {files} could not be fetched: {error}."
+        message = f"{dataset.title}: {files} could not be fetched: {reason_of(error)}."
         raise InvalidDatasetError(message, hint=how_to_get(dataset, by_hand=True)) from error

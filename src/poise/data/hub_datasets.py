@@ -9,7 +9,7 @@ from typing import Any
 
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
-from poise.errors import InvalidDatasetError, MissingDependencyError
+from poise.errors import InvalidDatasetError, MissingDependencyError, reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def open_table(spec: str) -> Any:
         table = _load(datasets, source, split or "test")
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise InvalidDatasetError(
-            f"The Hugging Face dataset 'hf:{spec}' can't be opened: {error}.",
+            f"The Hugging Face dataset 'hf:{spec}' can't be opened: {reason_of(error)}.",
             hint="Use hf:org/name:split or hf:/folder:split. Datasets that are not in the cache need the network.",
         ) from error
     for name, feature in table.features.items():

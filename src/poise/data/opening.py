@@ -13,8 +13,8 @@ from poise.data.locations import check_root
 from poise.data.shards import open_shards
 from poise.data.splits import SPLITS, open_split, open_variants
 from poise.data.wnids import open_wnids
-from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
-from poise.storage import as_utf8, hash_names
+from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
+from poise.storage import as_utf8, counted, hash_names
 
 READERS = {"split": open_split, "variants": open_variants, "wnids": open_wnids}
 SCHEMES = {"folder": open_folder, "wds": open_shards, "hf": open_hub}
@@ -48,7 +48,9 @@ def open_dataset(
     try:
         return _as_utf8(_open(name, root, split, shots, seed, protocol, strict))
     except OSError as error:  # such as a folder that may not be listed
-        raise InvalidDatasetError(f"The dataset '{name}' can't be read: {error}.", hint="Check its files.") from error
+        raise InvalidDatasetError(
+            f"The dataset '{name}' can't be read: {reason_of(error)}.", hint="Check its files."
+        ) from error
 
 
 def _open(
@@ -91,7 +93,7 @@ def check_classes(row: DatasetRow, classes: tuple[str, ...], folder: Path) -> No
     """Raise an error if the names, number or order of the classes differ from the published ones."""
     if len(classes) != row.classes:
         raise InvalidDatasetError(
-            f"{row.title} in '{folder}' has {len(classes)} classes; published results have {row.classes}.",
+            f"{row.title} in '{folder}' has {counted(len(classes), 'class')}; published results have {row.classes}.",
             hint="Use the published split file, or open it with strict=False.",
         )
     if hash_names(classes) != row.class_hash:

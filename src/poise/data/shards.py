@@ -15,7 +15,8 @@ from pathlib import Path
 
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item, Slice
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
+from poise.storage import counted
 
 SUFFIXES = frozenset(("jpg", "jpeg", "png", "webp"))
 
@@ -83,12 +84,13 @@ def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
                     labels[key] = _label(location, key)
     except (tarfile.TarError, OSError) as error:
         raise InvalidDatasetError(
-            f"The shard '{shard}' can't be read: {error}.", hint="Shards are uncompressed .tar files."
+            f"The shard '{shard}' can't be read: {reason_of(error)}.", hint="Shards are uncompressed .tar files."
         ) from error
     incomplete = sorted(images.keys() ^ labels.keys())
     if incomplete:
+        samples = counted(len(incomplete), "sample")
         raise InvalidDatasetError(
-            f"'{shard}' has {len(incomplete)} samples without an image or without a label, e.g. '{incomplete[0]}'.",
+            f"'{shard}' has {samples} without an image or without a label, e.g. '{incomplete[0]}'.",
             hint="A sample is key.jpg (or .png, .webp) and key.cls.",
         )
     yield from ((key, labels[key], location) for key, location in images.items())
@@ -122,5 +124,7 @@ def open_shards(pattern: str) -> ImageSet:
     beyond = next((item for item in items if item.label >= len(classes)), None)
     if beyond is not None or not items:
         problem = f"'{beyond.id}' has label {beyond.label}" if beyond else "there is no sample"
-        raise InvalidDatasetError(f"Shards 'wds:{pattern}': {problem}, and '{class_file}' has {len(classes)} classes.")
+        raise InvalidDatasetError(
+            f"Shards 'wds:{pattern}': {problem}, and '{class_file}' has {counted(len(classes), 'class')}."
+        )
     return ImageSet(f"wds:{pattern}", classes, tuple(items), folder=str(folder), layout="webdataset")

@@ -14,7 +14,8 @@ from poise.data.catalog import DatasetRow
 from poise.data.edits import tidy
 from poise.data.items import Item
 from poise.data.locations import existing_folders, find_split_file, how_to_get, require_folders
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
+from poise.storage import counted
 
 Entry = tuple[str, int, str]  # path below the image folder, label, class name
 SPLITS = ("train", "val", "test")
@@ -24,8 +25,10 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
     """Read and check the three lists of a split file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidDatasetError(f"The split file '{path}' can't be read: {error}.", hint="Fetch it again.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidDatasetError(
+            f"The split file '{path}' can't be read: {reason_of(error)}.", hint="Fetch it again."
+        ) from error
     if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in SPLITS):
         raise InvalidDatasetError(
             f"The split file '{path}' has no lists 'train', 'val' and 'test'.", hint="Fetch it again."
@@ -54,9 +57,11 @@ def class_names(path: Path, splits: dict[str, list[Entry]]) -> tuple[str, ...]:
                 raise InvalidDatasetError(
                     f"The split file '{path}' calls class {label} both '{names[label]}' and '{name}' ('{image}')."
                 )
-    if sorted(names) != list(range(len(names))):
-        gaps = sorted(set(range(max(names, default=0) + 1)) - set(names))[:5]
-        raise InvalidDatasetError(f"The split file '{path}' has no image of class {gaps}, or a label below 0.")
+    if gaps := [label for label in range(len(names)) if label not in names]:
+        raise InvalidDatasetError(
+            f"The split file '{path}' has {counted(len(names), 'class')}, but no image of class {gaps[0]}.",
+            hint="Labels are whole numbers from 0 on, without gaps.",
+        )
     return tuple(names[label] for label in range(len(names)))
 
 

@@ -13,6 +13,7 @@ from poise.data.items import ImageSet, Item
 from poise.data.locations import ABSENT, check_root, how_to_get
 from poise.data.opening import open_dataset
 from poise.errors import InvalidDatasetError, PoiseError, UnreadableImageError
+from poise.storage import counted
 
 Status = Literal["ok", "partial", "damaged", "absent"]
 
@@ -48,7 +49,8 @@ def check(
         root: Data folder; not needed with a scheme.
         deep: Whether to decode every image instead of a sample.
         sample: Number of images to decode, evenly spaced over the dataset.
-        pixels: Hashes of pixels (`poise.images.LoadedImage.key`) by id; decoded images must have the same.
+        pixels: Hashes of pixels (`poise.images.LoadedImage.key`) by id. All these images are decoded, and must be there
+            with the same pixels.
     """
     known = ROWS.get(name)
     try:
@@ -61,13 +63,16 @@ def check(
     missing = [item for item in dataset.items if isinstance(item.read, str) and not Path(item.read).is_file()]
     absent = set(missing)
     present = [item for item in dataset.items if item not in absent]
-    problems = _describe("image is", "images are", "missing", missing)
+    problems = _describe("image is", "images are", "missing", _ids(missing))
+    known_ids = {item.id for item in dataset.items}
+    gone = [name for name in pixels or {} if name not in known_ids]
+    problems += _describe("image is", "images are", "no longer in the dataset", gone)
     problems += unreadable(present, None if deep else sample, pixels or {})
     problems += misplaced(known, dataset) if known else []
     status: Status = "damaged" if problems else "ok"
     hint = how_to_get(known) if known and problems else ""
     if known and len(present) != known.images:
-        problems.append(f"{len(present)} images; the published test split has {known.images}.")
+        problems.append(f"{counted(len(present), 'image')}; the published test split has {known.images}.")
         if status == "ok":
             status, hint = "partial", "Results on part of a dataset can't be compared with published ones."
     expected = known.images if known else None
@@ -77,18 +82,26 @@ def check(
     )  # fmt: skip
 
 
-def _describe(one: str, many: str, problem: str, items: Sequence[Item]) -> list[str]:
-    return [f"{len(items)} {one if len(items) == 1 else many} {problem}, e.g. '{items[0].id}'."] if items else []
+def _describe(one: str, many: str, problem: str, ids: Sequence[str]) -> list[str]:
+    return [f"{len(ids)} {one if len(ids) == 1 else many} {problem}, e.g. '{ids[0]}'."] if ids else []
+
+
+def _ids(items: Sequence[Item]) -> list[str]:
+    return [item.id for item in items]
 
 
 def unreadable(items: Sequence[Item], sample: int | None, pixels: Mapping[str, str]) -> list[str]:
-    """Describe the images that can't be decoded or have other pixels, among ``sample`` spaced items or all of them."""
+    """Describe the images that can't be decoded or have other pixels.
+
+    They are all images, or ``sample`` of them, evenly spaced, and all those whose ``pixels`` are known.
+    """
     from poise.images import read_image
 
     damaged: list[Item] = []
     replaced: list[Item] = []
     reason = ""
-    for item in items if sample is None else items[:: max(1, len(items) // max(1, sample))]:
+    step = 1 if sample is None else max(1, len(items) // max(1, sample))
+    for item in (item for at, item in enumerate(items) if at % step == 0 or item.id in pixels):
         try:
             key = read_image(item.source()).key
             if pixels.get(item.id, key) != key:
@@ -96,8 +109,8 @@ def unreadable(items: Sequence[Item], sample: int | None, pixels: Mapping[str, s
         except (UnreadableImageError, InvalidDatasetError, OSError) as error:
             reason = reason or (error.message if isinstance(error, PoiseError) else str(error))
             damaged.append(item)
-    problems = _describe("image is", "images are", f"damaged ({reason})", damaged)
-    return problems + _describe("image is", "images are", "not the same as before", replaced)
+    problems = _describe("image is", "images are", f"damaged ({reason})", _ids(damaged))
+    return problems + _describe("image is", "images are", "not the same as before", _ids(replaced))
 
 
 def misplaced(known: DatasetRow, dataset: ImageSet) -> list[str]:
@@ -110,7 +123,7 @@ def misplaced(known: DatasetRow, dataset: ImageSet) -> list[str]:
         return known.edit(str(path.parent) if known.class_encoded_in == "folder" else path.stem.rpartition("_")[0])
 
     wrong = [item for item in dataset.items if class_in_path(item) != tidy(dataset.classes[item.label])]
-    return _describe("image has", "images have", "a label that its path contradicts", wrong)
+    return _describe("image has", "images have", "a label that its path contradicts", _ids(wrong))
 
 
 def check_all(

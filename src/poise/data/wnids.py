@@ -17,6 +17,7 @@ from poise.data.edits import tidy
 from poise.data.items import Item
 from poise.data.locations import how_to_get, list_images, require_folders
 from poise.errors import InvalidDatasetError, MissingDependencyError
+from poise.storage import counted
 
 
 @cache
@@ -54,7 +55,7 @@ def label_folders(row: DatasetRow, folder: Path) -> dict[str, int]:
             foreign.append(name)
     if foreign:
         raise InvalidDatasetError(
-            f"'{folder}' has {len(foreign)} classes that are not in {row.title} (e.g. '{foreign[0]}').",
+            f"'{folder}' has {counted(len(foreign), 'class')} not in {row.title} (e.g. '{foreign[0]}').",
             hint="The folder contains another dataset, or a mixture.",
         )
     return dict(sorted(labels.items(), key=lambda pair: pair[1]))

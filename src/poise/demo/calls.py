@@ -6,10 +6,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.demo.markup import card, text
-from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL
 
-_VIEWS, _SEED = 64, 0  # the defaults of `Classifier` and of `poise classify`
+_SEED = 0  # the default of `Classifier` and of `poise classify`
 _WIDTH = 50  # characters of arguments in one line
 CALIBRATION = "calibration.json"  # what the file is called in the calls
 
@@ -32,7 +32,7 @@ class Call:
     labels: tuple[str, ...]
     methods: tuple[str, ...]
     template: str | None = None
-    views: int = _VIEWS
+    views: int = DEFAULT_VIEWS
     seed: int = _SEED
     init: str = "template"
     augmix: bool = False
@@ -56,7 +56,7 @@ class Call:
         if self.methods != (DEFAULT_METHOD,):
             given["method"] = list(self.methods) if len(self.methods) > 1 else self.methods[0]
         given |= {"template": self.template} if self.template else {}
-        given |= {"views": self.views} if self.views != _VIEWS else {}
+        given |= {"views": self.views} if self.views != DEFAULT_VIEWS else {}
         given |= {"seed": self.seed} if self.seed != _SEED else {}
         given |= {"init": self.init} if self.init != "template" else {}
         given |= {"augmix": True} if self.augmix else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -11,7 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from poise.errors import InvalidOptionError, UnknownNameError
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
+from poise.errors import InvalidOptionError, UnknownNameError, reason_of
 from poise.storage import read_bounded, slug
 from poise.views import ENGINES
 
@@ -26,13 +28,13 @@ class RunConfig:
 
     name: str = ""  # the run's id; "" = model and hash, so that the same choices always use the same folder
     title: str = ""  # for people
-    model: str = "pocket"
+    model: str = DEFAULT_MODEL
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = (ALL_METHODS,)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # method (or "all") -> options of methods.get
     seeds: tuple[int, ...] = (1, 2, 3)
     limit: int = 0  # images per dataset; 0 = all
-    views: int = 64  # per image, including the plain view
+    views: int = DEFAULT_VIEWS  # per image, including the plain view
     view_engine: str = "auto"  # auto = poise.views.DEFAULT_ENGINE
     augmix: str = "auto"  # auto = as TPT's protocol has it for the dataset; c-tpt = also on for ImageNet's shifts
     template: str = ""  # "" = that of the dataset
@@ -81,20 +83,24 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
 
     The key ``temperature`` is short for ``framework_options.temperature``.
     """
-    config_types, settings_types = get_type_hints(RunConfig), get_type_hints(Settings)
-    types = {**config_types, **settings_types}
+    types = _types()
     for key in values:
         if key not in {*types, "temperature"}:
             raise UnknownNameError.of("configuration key", key, [*types, "temperature"])
     typed = {key: _coerce(key, value, types[key]) for key, value in values.items() if key != "temperature"}
-    config = RunConfig(**{key: value for key, value in typed.items() if key in config_types})
+    config = RunConfig(**{key: value for key, value in typed.items() if key in RunConfig.__annotations__})
     if values.get("temperature") is not None:
         number = _temperature(values["temperature"])
         config = replace(config, framework_options={**config.framework_options, "temperature": number})
     check(config)
-    settings = Settings(**{key: value for key, value in typed.items() if key in settings_types})
+    settings = Settings(**{key: value for key, value in typed.items() if key in Settings.__annotations__})
     _check_least(settings, {"workers": 0, "actors": 0})
     return config, settings
+
+
+@functools.cache
+def _types() -> dict[str, Any]:
+    return {**get_type_hints(RunConfig), **get_type_hints(Settings)}
 
 
 def _temperature(value: Any) -> float:
@@ -156,7 +162,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as problem:  # ValueError: not TOML, or not UTF-8
         if isinstance(problem, InvalidOptionError):
             raise
-        raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {problem}.") from None
+        raise InvalidOptionError(f"The configuration file '{path}' is not TOML: {reason_of(problem)}.") from None
 
 
 def _entries(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
@@ -197,7 +203,7 @@ def _path(key: str) -> list[str]:
     first, _, rest = key.partition(".")
     if not rest:
         return [key]
-    types = {**get_type_hints(RunConfig), **get_type_hints(Settings)}
+    types = _types()
     if first not in types:
         raise UnknownNameError.of("configuration key", first, types)
     if get_origin(types[first]) is not dict:

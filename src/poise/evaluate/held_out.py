@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from poise.calibration import images_for_coverage, images_for_error
 from poise.errors import InvalidOptionError
 from poise.evaluate.units import stream
+from poise.storage import counted
 
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig
@@ -60,7 +61,8 @@ def remaining(config: RunConfig, dataset: str, images: int) -> int:
     """Return how many of a dataset's ``images`` are left for the metrics."""
     if 0 < images <= config.calibrate:
         raise InvalidOptionError(
-            f"'calibrate' is {config.calibrate}, and '{dataset}' has {images} images in this run: none would be left.",
+            f"'calibrate' is {config.calibrate}, and '{dataset}' has {counted(images, 'image')} in this run: none "
+            "would be left.",
             hint="Give fewer calibration images, or more images (--limit).",
         )
     return images - config.calibrate

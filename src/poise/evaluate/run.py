@@ -56,6 +56,7 @@ def run(
     allow_changes: bool = False,
     command: Sequence[str] = (),
     warn: Callable[[str], None] = log.warning,
+    quiet: bool = False,
 ) -> RunSummary:
     """Compute the units of a run that are not finished, and summarise the whole run.
 
@@ -66,6 +67,7 @@ def run(
         allow_changes: resume a run of other versions, another commit or another device.
         command: what the user typed, stored in the ledger for ``resume-info``.
         warn: called with a sentence as soon as results look doubtful.
+        quiet: show no progress.
     """
     check_init(config)
     make_engine = engines.get(settings.engine)
@@ -89,7 +91,7 @@ def run(
         attempt = _Attempt(folder, sets, units, resolved, warn)
         stored = (folder.header() or {}).get(MODEL)
         job = WorkerSettings(resolved, settings.data, settings.workers, settings.actors, stored)
-        attempt.finish(lambda: make_engine(job, sets, settings.address), check, command)
+        attempt.finish(lambda: make_engine(job, sets, settings.address), check, command, quiet)
         return attempt.summary()
 
 
@@ -125,7 +127,9 @@ class _Attempt:
         self._hits: Counter[str] = Counter()
         folder.check_space(sum(_bytes(unit, sets, config) for unit in self.todo))
 
-    def finish(self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str]) -> None:
+    def finish(
+        self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str], quiet: bool
+    ) -> None:
         """Compute the unfinished units, then the text features. No model is loaded if nothing is left to do."""
         files = {name: f"features/{slug(images.name)}.npz" for name, images in self.sets.items()}
         missing = {name: file for name, file in files.items() if not self.folder.has_file(file)}
@@ -135,7 +139,7 @@ class _Attempt:
         self.folder.ledger.append(start)
         engine = make_engine()
         total, remaining = (sum(len(unit.items) for unit in units) for units in (self.units, self.todo))
-        with progress_bar(self.folder.run_id, total, total - remaining) as progress:
+        with progress_bar(self.folder.run_id, total, total - remaining, quiet=quiet) as progress:
             for done in engine.run(self.todo, Watch(progress=progress, check=check)):
                 self.folder.identify(done.model_fingerprint)
                 facts = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}

@@ -6,6 +6,7 @@ from math import sqrt
 
 from poise.data.items import ImageSet
 from poise.errors import InvalidOptionError
+from poise.storage import counted
 
 Z = 2.576  # two-sided 99 %
 MIN_IMAGES = 50  # with fewer images there is no warning
@@ -31,7 +32,7 @@ def plausibility(image_set: ImageSet, accuracy: float, n: int) -> str | None:
     low, high = wilson_interval(accuracy, n)
     chance = 1 / len(image_set.classes)
     published = image_set.reference_accuracy
-    start = f"{image_set.name}: zero-shot accuracy is {accuracy:.1%} on {n} images, "
+    start = f"{image_set.name}: zero-shot accuracy is {accuracy:.1%} on {counted(n, 'image')}, "
     if low <= chance:
         return (
             f"{start}no better than chance ({chance:.2%} for {len(image_set.classes)} classes). Check that labels and "

@@ -15,6 +15,7 @@ from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.inference.classifier import Classifier
 from poise.inference.predictor import Predictor
 from poise.loading.sources import Failure
+from poise.storage import counted
 from poise.views import ViewRecipe
 
 FEWEST, MOST = 20, 200  # images that set the ranges: fewer say little, more cost time
@@ -36,7 +37,7 @@ def quantise(model: Any, classifier: Classifier[Any], images: Sequence[Any]) -> 
     except ImportError:
         raise MissingDependencyError.of("Quantising ONNX files", "onnxruntime", "onnx") from None
     if len(images) < FEWEST:
-        raise InvalidOptionError(f"{len(images)} images were given for int8.",
+        raise InvalidOptionError(f"{counted(len(images), 'image')} given for int8.",
                                  hint=f"Give at least {FEWEST} images like those to be classified.")  # fmt: skip
     chosen = [images[at] for at in np.linspace(0, len(images) - 1, min(len(images), MOST)).round().astype(int)]
     batches = _views(classifier, chosen, _count(model))

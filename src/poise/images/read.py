@@ -16,7 +16,7 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, ImageOps, Jpeg
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from poise.errors import UnreadableImageError
+from poise.errors import UnreadableImageError, reason_of
 from poise.images.convert_pixels import check_size, from_array, from_tensor, to_rgb
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) ->
     except (OSError, ValueError) as error:
         if isinstance(error, UnreadableImageError):
             raise
-        raise UnreadableImageError(f"'{name}' can't be opened: {error}.") from error
+        raise UnreadableImageError(f"'{name}' can't be opened: {reason_of(error)}.") from error
 
 
 def _read_stream(stream: BinaryIO, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:

@@ -18,6 +18,7 @@ import numpy as np
 import scipy  # imports scipy.special when it is first used
 
 from poise.calibration import upper_bound
+from poise.defaults import DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 from poise.inference.predictor import Predictor
 from poise.loading.sources import Failure
@@ -27,7 +28,7 @@ from poise.metrics.sample import Floats
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
 
-FULL = 64
+FULL = DEFAULT_VIEWS
 CANDIDATES = (32, 16, 8, 4)
 FEWEST, MOST = 60, 100  # images of a sample: fewer can't show that 95 % of the labels agree; more cost time
 DELTA = 0.05  # probability with which a bound is exceeded

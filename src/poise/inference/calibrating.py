@@ -17,6 +17,7 @@ from poise.inference.answers import Prediction
 from poise.inference.guarantees import uniform
 from poise.inference.results import Failure
 from poise.prompts.labels import listed
+from poise.storage import counted
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -47,7 +48,8 @@ def calibrate(
     classes = check_images(classifier.labels, labels, missing_labels=missing_labels)
     if len(images) != len(classes):
         raise InvalidOptionError(
-            f"{len(images)} images and {len(classes)} labels were given.", hint="Give one label per image."
+            f"{counted(len(images), 'image')} and {counted(len(classes), 'label')} were given.",
+            hint="Give one label per image.",
         )
     wanted: Any = {
         "methods": len(names),
@@ -106,7 +108,7 @@ def check_number(
     needed["any calibration"] = 2
     if problems := [f"at least {count} are needed for {what}" for what, count in needed.items() if images < count]:
         raise InvalidCalibrationError(
-            f"{images} images are too few: {'; '.join(problems)}.",
+            f"{counted(images, 'image')} {'is' if images == 1 else 'are'} too few: {'; '.join(problems)}.",
             hint="Label more images, or ask for a lower coverage or a higher error."
             + (" Several methods share the confidence: one method needs fewer images." if methods > 1 else ""),
         )

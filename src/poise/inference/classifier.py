@@ -13,6 +13,7 @@ import numpy as np
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Conditions
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, UnreadableImageError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
@@ -24,12 +25,10 @@ from poise.inference.signals import check_reject
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
+from poise.storage import counted
 from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 from poise.views import ViewRecipe
-
-DEFAULT_MODEL = "pocket"
-DEFAULT_METHOD = "kld+cats"
 
 Answers = dict[str, Result]  # by method
 R = TypeVar("R", Result, Answers)
@@ -103,7 +102,7 @@ class Classifier(Generic[R]):
         template: str | None = None,
         context: str = "auto",
         init: str | Path | Prompt = "template",
-        views: int | str = 64,
+        views: int | str = DEFAULT_VIEWS,
         augmix: bool = False,
         seed: int = 0,
         device: Any = "auto",
@@ -119,7 +118,7 @@ class Classifier(Generic[R]):
         views = find_views(views, batch_size, calibration)
         self.labels = check_labels(labels)
         self.reject = check_reject(reject, self.labels)
-        self.methods = find_methods(method)
+        self.methods = find_methods(method, views)
         self._several = not isinstance(method, str | Method)
         if not isinstance(init, Prompt):
             check_template(str(init), template)
@@ -264,7 +263,7 @@ class Classifier(Generic[R]):
     def __repr__(self) -> str:
         labels, methods = reprlib.repr(self.labels), ", ".join(method.name for method in self.methods)
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
-        return f"Classifier({len(self.labels)} labels: {labels}; {model})"
+        return f"Classifier({counted(len(self.labels), 'label')}: {labels}; {model})"
 
     def prepare(self, tuner: AnyTuner | None = None) -> None:
         """Make the predictor and, unless the labels, template and methods of ``tuner`` are the same, the tuner."""

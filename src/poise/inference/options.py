@@ -40,12 +40,15 @@ class ClassifierOptions(TuningOptions, total=False):
     reject: float | None
 
 
-def find_methods(method: str | Method | Sequence[str | Method]) -> tuple[Method, ...]:
-    """Return the methods that the option ``method`` names."""
+def find_methods(method: str | Method | Sequence[str | Method], views: int | None = None) -> tuple[Method, ...]:
+    """Return the methods that the option ``method`` names; each must accept the number of views, if it is given."""
     chosen = [method] if isinstance(method, str | Method) else list(method)
     if not chosen:
         raise InvalidOptionError("No method was given.", hint=f"Known: {', '.join(method_table.names())}.")
     found = tuple(method_table.get(item) if isinstance(item, str) else item for item in chosen)
+    if views is not None:
+        for item in found:
+            item.check_views(views)
     streams = [item.name for item in found if item.ordered]
     if streams:
         raise InvalidOptionError(

@@ -14,8 +14,9 @@ import torch
 from PIL import Image
 
 from poise.backbones import load_model
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
-from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL, Classifier
+from poise.inference.classifier import Classifier
 from poise.inference.options import TuningOptions, check_counts, find_methods
 from poise.inference.results import Result
 from poise.methods import Method

@@ -13,6 +13,7 @@ from torch import Tensor
 from poise.errors import ReaderProcessError, is_out_of_memory
 from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import READABLE_ELSEWHERE, Failure, PlannedImage, Source, name_of, read_planned, too_large
+from poise.storage import counted
 from poise.threads import available_cores
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
@@ -62,7 +63,7 @@ class Preparer:
         engine = "Triton kernels" if self._cuts_on_device(recipe) else "Pillow" if recipe.engine == "pil" else "torch"
         processes = self._use_processes or (self._use_processes is None and self.encoder.device.type == "cuda")
         readers = f"{self.workers} {'processes' if processes else 'threads'}"
-        views = f"{recipe.views} views per image cut by {engine} (view engine {recipe.engine})"
+        views = f"{counted(recipe.views, 'view')} per image cut by {engine} (view engine {recipe.engine})"
         return f"batches of {batch}, {views}, read by {readers}; torch uses {torch.get_num_threads()} threads"
 
     def _started_processes(self, number: int) -> ReaderProcesses | None:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from poise.data.items import Item
-from poise.errors import OUT_OF_MEMORY, PoiseError
+from poise.errors import OUT_OF_MEMORY, PoiseError, reason_of
 from poise.images import LoadedImage, read_image
 from poise.views.plan import ViewPlan
 from poise.views.recipe import ViewRecipe
@@ -78,7 +78,7 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
     except PoiseError as error:
         return Failure(name_of(source), error.code, str(error))
     except OSError as error:
-        return Failure(name_of(source), "unreadable_image", f"The image can't be read: {error}.")
+        return Failure(name_of(source), "unreadable_image", f"The image can't be read: {reason_of(error)}.")
     except MemoryError:
         return too_large(source)
 

@@ -113,8 +113,6 @@ def get(name: str, /, **options: Any) -> Method:
         terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
     of_rule = {option: options.pop(option) for option in _rule_parameters(method) if option in options}
     check_options(Method, options, f"'{name}'")
-    if of_rule and isinstance(make := rules.get(method.rule), type):
-        check_options(make, of_rule, f"'{name}'")
     if after:
         steps, options["about"] = (*method.posthoc, *steps), _about(method, steps)
     return replace(

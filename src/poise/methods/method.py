@@ -14,6 +14,7 @@ from poise.errors import InvalidOptionError, UnknownNameError
 from poise.methods.learning_rate import absolute_lr, check_lr, describe_lr
 from poise.objectives import ConfidenceTemperature, Sum, Target, objectives
 from poise.posthoc import PostHoc, posthoc
+from poise.registry import check_options
 from poise.rules import Gives, Rule, rules
 from poise.types import Objective
 
@@ -162,9 +163,12 @@ class Method:
         return views if self.reads_views else 1
 
     def check_views(self, views: int) -> None:
-        """Refuse a number of views per image that is too small for the rule or for a post-hoc step."""
+        """Refuse a number of views per image that is too small for the selection, the rule or a post-hoc step."""
         parts: list[Rule | PostHoc] = [self.make_rule()] if self.rule else []
+        makers = [objectives.get(term.objective) for term in self.terms] + ([rules.get(self.rule)] if self.rule else [])
+        selects = not self.include_plain and any("target" in parameters(make) for make in makers)
         least = max((part.least_views for part in (*parts, *self.make_posthoc())), default=1)
+        least = max(least, 2 if selects else 1)
         if views < least:
             raise InvalidOptionError(f"The method '{self.name}' needs {least} views per image, and views is {views}.",
                                      hint=f"Use {least} views or more.")  # fmt: skip
@@ -259,11 +263,12 @@ def parameters(make: Callable[..., Any]) -> list[str]:
 def check_parameters(
     owner: str, options: Mapping[str, Any], make: Callable[..., Any], given: list[str] | None = None
 ) -> None:
-    """Refuse options that are no parameters of ``make``, or that are given to it by the method."""
+    """Refuse options that are no parameters of ``make``, of another type, or given to it by the method."""
     known = [name for name in parameters(make) if name not in (given or ())]
     for option in options:
         if option not in known:
             raise UnknownNameError.of("parameter", option, known, owner=f"the {owner}")
+    check_options(make, options, f"the {owner}")
 
 
 def _describe(term: Term) -> str:

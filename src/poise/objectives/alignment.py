@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.errors import InvalidCheckpointError, InvalidOptionError, reason_of
 from poise.objectives.base import objectives
 from poise.objectives.targets import DEFAULT, Target
 from poise.types import Objective, Outputs
@@ -31,7 +31,8 @@ def read_alignment(statistics: str | Path, target: Target = DEFAULT) -> Alignmen
         return Alignment(tensors["mean"], tensors["variance"], target)
     except (SafetensorError, OSError, KeyError) as problem:
         raise InvalidCheckpointError(
-            f"'{statistics}' has no token statistics: {problem}.", hint="Compute them with `poise fit stats`."
+            f"'{statistics}' has no token statistics: {reason_of(problem)}.",
+            hint="Compute them with `poise fit stats`.",
         ) from None
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from poise import __version__
-from poise.errors import InvalidCheckpointError
+from poise.errors import InvalidCheckpointError, reason_of
 from poise.prompts.tokens import tokenise
 from poise.storage import hash_names, read_tensors, save_tensors
 from poise.types import ClassTokens, DualEncoder, Fingerprinted, Prompt
@@ -93,7 +93,7 @@ def load(path: str | Path) -> StoredPrompt:
         raise InvalidCheckpointError(f"There is no prompt file '{path}'.", hint="Make one with `poise fit`.") from None
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpointError(
-            f"'{path}' is not a readable safetensors file: {error}.",
+            f"'{path}' is not a readable safetensors file: {reason_of(error)}.",
             hint="Convert published checkpoints with `poise convert`.",
         ) from None
     if metadata.get("format") != _FORMAT or "context" not in tensors:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from poise.errors import InvalidLabelsError
+from poise.errors import InvalidLabelsError, reason_of
 from poise.storage import read_bounded
 
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
@@ -24,7 +24,7 @@ def read_labels(path: str | Path) -> list[str]:
     try:
         text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: bytes that are not UTF-8, or a path with a null character
-        raise InvalidLabelsError(f"Can't read labels from '{path}': {error}.", hint=hint) from None
+        raise InvalidLabelsError(f"Can't read labels from '{path}': {reason_of(error)}.", hint=hint) from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from poise import metrics as rows
 from poise.data import catalog
 from poise.report import published
 from poise.report.calibrated import notes as calibration_notes
 from poise.report.scores import printed
-
-if TYPE_CHECKING:
-    from poise.report.tables import _Block
+from poise.report.table_block import TableBlock
+from poise.storage import counted
 
 FLOOR = (
     "the floor is what perfectly calibrated answers with the same confidences and as many images have on average, by "
@@ -21,7 +19,7 @@ FLOOR = (
 )
 
 
-def table_notes(block: _Block, sources: Sequence[str]) -> list[str]:
+def table_notes(block: TableBlock, sources: Sequence[str]) -> list[str]:
     """Return sentences on the images, the intervals, what is left out, and the ``sources`` of published numbers."""
     records, layout = block.board.records, block.layout
     groups = [group for group in records.chosen(setting=block.setting) if group.dataset in layout.datasets]
@@ -38,9 +36,10 @@ def table_notes(block: _Block, sources: Sequence[str]) -> list[str]:
     notes += calibration_notes(groups, lambda dataset: len(records.classes(dataset)))
     failed, uneven = sum(group.errors for group in groups), sum(group.uneven for group in groups)
     if failed or uneven:
-        notes.append(f"Left out: {failed} rows with errors, {uneven} image-method pairs that some seed lacks.")
+        pairs_left = counted(uneven, "image-method pair")
+        notes.append(f"Left out: {counted(failed, 'row')} with errors, {pairs_left} that some seed lacks.")
     if untuned := sum(int(group.pooled["fallback"].sum()) for group in groups):
-        notes.append(f"{untuned} answers fell back to the un-tuned prompt because tuning was not finite.")
+        notes.append(f"{counted(untuned, 'answer')} fell back to the un-tuned prompt because tuning was not finite.")
     notes += records.unfinished()
     whole = block.printed_datasets
     if missing := [catalog.heading(name) for name in whole if name not in layout.datasets]:
@@ -56,7 +55,7 @@ def table_notes(block: _Block, sources: Sequence[str]) -> list[str]:
     return notes
 
 
-def _widths(block: _Block) -> str:
+def _widths(block: TableBlock) -> str:
     """Return a sentence with the widest interval and the largest standard deviation of each metric."""
     half, spread = [], []
     for metric in block.metrics:

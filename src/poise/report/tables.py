@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,112 +14,20 @@ from poise.data import catalog
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import Estimate
 from poise.report import published
-from poise.report.groups import Setting
 from poise.report.published import matching
 from poise.report.published_peers import PEER_LAYOUTS, PEER_ROWS
 from poise.report.runs import Records, load
 from poise.report.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.table import Cell, Line, Table
+from poise.report.table_block import LAYOUTS, OURS, TableBlock
 from poise.report.table_notes import table_notes
 
-OURS, PUBLISHED = "ours", "published"
-LAYOUTS = {**published.LAYOUTS, **PEER_LAYOUTS}
+PUBLISHED = "published"
 DASH = "—"
 LEGEND = (
     "Bold (or †): the best of our methods and all that are not significantly worse, that is, whose paired difference "
     "from it has a 95 % confidence interval that includes 0. Nothing is marked where that holds for every method."
 )
-
-
-@dataclass(frozen=True)
-class _Block:
-    """What one table shows: a setting under a layout."""
-
-    board: Scoreboard
-    setting: Setting
-    layout: published.TableLayout  # with the datasets that were run
-    metrics: Sequence[str]
-
-    @property
-    def averaged(self) -> tuple[str, ...]:
-        """The datasets behind the last column."""
-        return tuple(name for name in self.layout.averaged if name in self.layout.datasets)
-
-    @property
-    def printed_datasets(self) -> tuple[str, ...]:
-        """All datasets of the published table that is imitated."""
-        return LAYOUTS[self.layout.name].datasets if self.layout.name else ()
-
-    @property
-    def columns(self) -> list[tuple[str, tuple[str, ...]]]:
-        """The heading of each column, and the datasets whose mean it shows."""
-        single = [(catalog.heading(name), (name,)) for name in self.layout.datasets]
-        return [*single, (self.layout.average, self.averaged)] if self.averaged else [*single]
-
-    @property
-    def methods(self) -> list[str]:
-        """The layout's methods that were run."""
-        run = {group.method for group in self.board.records.chosen(setting=self.setting)}
-        return [name for name in self.layout.methods if name in run]
-
-    def lacks(self, method: str, metric: str) -> bool:
-        """Return whether the metric applies to a method nowhere, but to another: only calibrated ones have sets."""
-        return not self._applies(method, metric) and any(self._applies(name, metric) for name in self.methods)
-
-    def scores(self, method: str, metric: str) -> list[Estimate | None]:
-        """Return one estimate per column."""
-        return [self.board.average(self.setting, names, method, metric) for _, names in self.columns]
-
-    def floors(self, method: str, metric: str) -> list[Estimate | None]:
-        """Return the floor of the metric in each column."""
-        return [self.board.floor(self.setting, names, method, metric) for _, names in self.columns]
-
-    def best(self, metric: str) -> dict[str, list[bool]]:
-        """Return for each method whether its entry in each column is marked; see LEGEND."""
-        scores = {method: self.scores(method, metric) for method in self.methods}
-        columns = [
-            _best({method: row[at] for method, row in scores.items()}, metric) if self._paired(names) else set()
-            for at, (_, names) in enumerate(self.columns)
-        ]
-        return {method: [method in marked for marked in columns] for method in self.methods}
-
-    def _applies(self, method: str, metric: str) -> bool:
-        entries = (self.board.entries.get((self.setting, name, method)) for name in self.layout.datasets)
-        return any(entry is not None and metric in (*entry.scores, *entry.undefined) for entry in entries)
-
-    def _paired(self, datasets: Sequence[str]) -> bool:
-        """Return whether all methods that were run have answers for the same images: only these can be compared."""
-        return all(
-            len({self.board.images(self.setting, name, method) for method in self.methods} - {()}) == 1
-            for name in datasets
-        )
-
-    def heads(self, name: str, metric: str) -> list[Cell]:
-        """Return the first cells of a line: the method, and the metric where the table has several."""
-        return [Cell(name), Cell(rows.get(metric).title)][: 1 if len(self.metrics) == 1 else 2]
-
-    def records(
-        self, origin: str, method: str, metric: str, values: Sequence[Mapping[str, Any] | None]
-    ) -> Iterator[Any]:
-        """Yield one record for each column that has ``values``; an average has no dataset."""
-        model = self.setting.model if origin == OURS else published.MODEL
-        keys = {"table": self.layout.title, "setting": self.board.records.label(self.setting), "model": model,
-                "origin": origin, "method": method, "metric": metric}  # fmt: skip
-        datasets = [*self.layout.datasets, ""]
-        for (column, _), dataset, value in zip(self.columns, datasets, values, strict=False):
-            if value is not None:
-                yield {**keys, "column": column, "dataset": dataset, **value}
-
-
-def _best(scores: Mapping[str, Estimate | None], metric: str) -> set[str]:
-    known = {method: score for method, score in scores.items() if score is not None}
-    higher = rows.get(metric).higher_is_better
-    sign = -1 if higher else 1
-    if len(known) < 2 or higher is None:
-        return set()
-    leader = min(known.values(), key=lambda score: sign * score.value)
-    marked = {method for method, score in known.items() if not (score - leader).clear}
-    return marked if len(marked) < len(known) else set()
 
 
 def result_tables(
@@ -156,7 +64,9 @@ def result_tables(
         run = {group.dataset for group in records.chosen(setting=setting) if group.method in layout.methods}
         datasets = tuple(name for name in layout.datasets if name in run)
         if datasets:
-            tables.append(_table(_Block(board, setting, replace(layout, datasets=datasets), metrics), intervals, std))
+            tables.append(
+                _table(TableBlock(board, setting, replace(layout, datasets=datasets), metrics), intervals, std)
+            )
     if not tables:
         raise InvalidDatasetError(
             f"No run fits {like}: framework {layout.framework}, init {' or '.join(layout.inits)}, datasets "
@@ -166,7 +76,7 @@ def result_tables(
     return tables
 
 
-def _table(block: _Block, intervals: bool, std: bool) -> Table:
+def _table(block: TableBlock, intervals: bool, std: bool) -> Table:
     best = {metric: block.best(metric) for metric in block.metrics}
     lines: list[Line] = []
     records: list[dict[str, Any]] = []
@@ -194,7 +104,7 @@ def _table(block: _Block, intervals: bool, std: bool) -> Table:
     return Table(title, columns, tuple(lines), notes, len(columns) - len(block.columns), tuple(records))
 
 
-def _floor_lines(block: _Block) -> Iterator[Line]:
+def _floor_lines(block: TableBlock) -> Iterator[Line]:
     """Yield one line for each metric that has a floor: in each column the largest floor of the methods."""
     for metric in block.metrics:
         columns = zip(*(block.floors(method, metric) for method in block.methods), strict=True)
@@ -228,7 +138,7 @@ def _numbers(metric: str, score: Estimate | None, floor: Estimate | None, best: 
             "best": best, "source": ""}  # fmt: skip
 
 
-def _published(block: _Block, method: str, metric: str) -> Iterator[tuple[str, list[float | None], str]]:
+def _published(block: TableBlock, method: str, metric: str) -> Iterator[tuple[str, list[float | None], str]]:
     """Yield a printed row: its label, its percentages for each column, and where they are printed."""
     like = block.layout.name
     same = {"method": method, "metric": metric, "framework": block.setting.framework, "init": block.setting.init}
@@ -244,7 +154,7 @@ def _published(block: _Block, method: str, metric: str) -> Iterator[tuple[str, l
             yield used[0].label, values, "; ".join(row.source for row in used)
 
 
-def _printed_values(block: _Block, found: Sequence[published.PublishedRow]) -> list[float | None]:
+def _printed_values(block: TableBlock, found: Sequence[published.PublishedRow]) -> list[float | None]:
     """Return the printed percentage of each column; an average that is not printed is that of the printed values."""
     like, datasets = block.layout.name, block.layout.datasets
     percent = {name: value for row in found for name, value in row.values.items()}

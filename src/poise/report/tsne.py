@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from poise.errors import InvalidDatasetError, MissingDependencyError
+from poise.errors import InvalidDatasetError, MissingDependencyError, reason_of
 from poise.evaluate.storage.checks import REPAIR
 from poise.evaluate.storage.ledger import Ledger
 from poise.report.runs import Records
@@ -59,7 +59,7 @@ def text_features(records: Records) -> Iterator[TextFeatures]:
         try:
             yield _read(run, file)
         except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, BadZipFile, zlib.error) as problem:
-            message = f"The text features '{file}' are damaged: {problem}."
+            message = f"The text features '{file}' are damaged: {reason_of(problem)}."
             raise InvalidDatasetError(message, hint=REPAIR) from None
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from poise.errors import InvalidOptionError
 from poise.rules.rule import LogitHead, Rule, RuleAnswer, rules
+from poise.storage import counted
 from poise.types import Outputs
 
 _ROUNDS, _REPEATS, _CHANGE = 5, 5, 1e-6
@@ -54,7 +55,7 @@ class RobustMean(Rule):
         count = out.image_features.shape[1]
         if count < self.least_views:
             raise InvalidOptionError(
-                f"MTA was given {count} views per image.", hint=f"Use {self.least_views} views or more."
+                f"MTA was given {counted(count, 'view')} per image.", hint=f"Use {self.least_views} views or more."
             )
         mode = self.modes(out.image_features.to(out.logits.dtype), out.logits.softmax(-1))
         return RuleAnswer(head.logits(mode, out.text_features)[:, 0])

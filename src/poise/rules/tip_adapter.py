@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from poise.encoding.class_texts import ClassTexts
-from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.errors import InvalidCheckpointError, InvalidOptionError, reason_of
 from poise.rules.rule import LogitHead, Rule, RuleAnswer, rules
 from poise.rules.tda import SCALE
 from poise.storage import hash_names, read_tensors, save_tensors
@@ -170,7 +170,7 @@ def load_cache(path: str | Path) -> LabelledCache:
             raise ValueError("keys and targets don't fit each other, or are not finite")
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as problem:
         raise InvalidCheckpointError(
-            f"'{path}' is not a readable cache of labelled images: {problem}.",
+            f"'{path}' is not a readable cache of labelled images: {reason_of(problem)}.",
             hint="Make one with `poise fit tip-adapter`.",
         ) from None
     return cache

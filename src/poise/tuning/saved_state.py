@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
-from poise.errors import InvalidCheckpointError
+from poise.errors import InvalidCheckpointError, reason_of
 from poise.storage import hash_names, read_tensors, save_tensors
 
 
@@ -41,7 +41,7 @@ def read_state(path: str | Path, kind: str, expected: Mapping[str, object]) -> t
         tensors, metadata = read_tensors(path)
     except (FileNotFoundError, SafetensorError, OSError) as problem:
         raise InvalidCheckpointError(
-            f"'{path}' can't be read: {problem}.", hint="Start the stream from its first image."
+            f"'{path}' can't be read: {reason_of(problem)}.", hint="Start the stream from its first image."
         ) from None
     if metadata.get("format") != kind:
         raise InvalidCheckpointError(f"'{path}' has format {metadata.get('format')!r}.", hint=f"A memory has {kind!r}.")

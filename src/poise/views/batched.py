@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from poise.errors import InvalidOptionError
+from poise.storage import counted
 from poise.threads import map_parallel
 from poise.types import ImageSpec
 from poise.views.pil.augmix import augmix_pixels
@@ -70,7 +71,8 @@ def _grey_levels(source: Tensor, spec: ImageSpec, plan: ViewPlan) -> Tensor:
 def _check(images: Sequence[Image.Image | Tensor], plans: Sequence[ViewPlan]) -> None:
     if len(images) != len(plans):
         raise InvalidOptionError(
-            f"{len(images)} images were given with {len(plans)} plans.", hint="Give one plan per image."
+            f"{counted(len(images), 'image')} and {counted(len(plans), 'plan')} were given.",
+            hint="Give one plan per image.",
         )
     if len({(plan.views, plan.augmix is None) for plan in plans}) > 1:
         raise InvalidOptionError("The plans differ in views or AugMix.", hint="Use the same options for all plans.")

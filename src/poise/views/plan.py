@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from poise.defaults import DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 from poise.views.magnitudes import OPERATIONS
 
@@ -61,7 +62,13 @@ class ViewPlan:
 
 
 def plan_views(
-    size: tuple[int, int], *, views: int = 64, seed: int = 0, key: str = "", augmix: bool = False, first: int = 1
+    size: tuple[int, int],
+    *,
+    views: int = DEFAULT_VIEWS,
+    seed: int = 0,
+    key: str = "",
+    augmix: bool = False,
+    first: int = 1,
 ) -> ViewPlan:
     """Draw the crops, flips and AugMix parameters of an image of ``size`` (width, height).
 

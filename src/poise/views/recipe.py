@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from poise.defaults import DEFAULT_VIEWS
 from poise.errors import UnknownNameError
 from poise.views.plan import ViewPlan, plan_views
 
@@ -36,7 +37,7 @@ class ViewRecipe:
         first: number of the first crop; fitting with one crop per epoch uses another one each time.
     """
 
-    views: int = 64
+    views: int = DEFAULT_VIEWS
     seed: int = 0
     augmix: bool = False
     crops: str = "bilinear"

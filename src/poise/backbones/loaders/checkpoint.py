@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from poise.backbones.loaders.known_keys import LARGEST_MODEL
-from poise.errors import InvalidCheckpointError, MissingDependencyError, ModelNotFoundError, PoiseError
+from poise.errors import InvalidCheckpointError, MissingDependencyError, ModelNotFoundError, PoiseError, reason_of
 
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "model.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -71,7 +71,7 @@ def read_shapes(weights: Path) -> dict[str, list[int]]:
             shapes = {name: list(part.get_shape()) for name, part in slices.items()}
             dtypes = {str(part.get_dtype()) for part in slices.values()}
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        message = f"'{weights}' is not a readable safetensors file: {error}."
+        message = f"'{weights}' is not a readable safetensors file: {reason_of(error)}."
         raise InvalidCheckpointError(message, hint="Download it again.") from error
     if not names or len(names) > _MOST_TENSORS:
         raise InvalidCheckpointError(
@@ -127,7 +127,9 @@ def read_config(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has {path.stat().st_size:,} bytes")
         config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (ValueError, OSError, RecursionError) as error:
-        raise InvalidCheckpointError(f"'{path}' is not valid JSON: {error}.", hint="Download it again.") from error
+        raise InvalidCheckpointError(
+            f"'{path}' is not valid JSON: {reason_of(error)}.", hint="Download it again."
+        ) from error
     if not isinstance(config, dict):
         raise InvalidCheckpointError(f"'{path}' is not a JSON object.", hint="Download it again.")
     return config

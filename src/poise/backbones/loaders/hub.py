@@ -12,7 +12,7 @@ import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-from poise.errors import InvalidCheckpointError, ModelNotFoundError
+from poise.errors import InvalidCheckpointError, ModelNotFoundError, reason_of
 
 PROBE_SECONDS = 3.0
 
@@ -73,7 +73,7 @@ def _require_network(repo: str, names: Sequence[str], cache_dir: str | None) -> 
     try:
         socket.create_connection((address.hostname or "", port), timeout=PROBE_SECONDS).close()
     except OSError as error:
-        raise _missing(repo, names, cache_dir, f"{address.hostname} can't be reached ({error})") from error
+        raise _missing(repo, names, cache_dir, f"{address.hostname} can't be reached ({reason_of(error)})") from error
 
 
 def _missing(repo: str, names: Sequence[str], cache_dir: str | None, reason: str) -> ModelNotFoundError:

@@ -27,7 +27,13 @@ from poise.backbones.loaders.schema import (
     read,
     text,
 )
-from poise.errors import InvalidCheckpointError, InvalidOptionError, MissingDependencyError, ModelNotFoundError
+from poise.errors import (
+    InvalidCheckpointError,
+    InvalidOptionError,
+    MissingDependencyError,
+    ModelNotFoundError,
+    reason_of,
+)
 from poise.types import ClassTokens, ImageSpec, Prompt
 
 FORMAT = "poise-onnx/1"
@@ -117,7 +123,7 @@ def read_onnx(path: str | Path) -> OnnxFile:
     try:
         features = onnx.numpy_helper.to_array(stored[0]) if len(stored) == 1 else np.empty(0)
     except Exception as error:
-        raise _damaged(file, f"its text features can't be read: {error}") from None
+        raise _damaged(file, f"its text features can't be read: {reason_of(error)}") from None
     shaped = features.ndim == 2 and features.dtype == np.float32 and len(features) == len(metadata["labels"])
     if not shaped or not np.isfinite(features).all():
         raise _damaged(file, "it does not have one finite text feature per label")
@@ -136,7 +142,7 @@ def _read_bytes(file: Path) -> bytes:
         if isinstance(error, InvalidCheckpointError):
             raise
         hint = "Give the path of a file that `poise export onnx` wrote."
-        raise ModelNotFoundError(f"'{file}' can't be read: {error}.", hint=hint) from None
+        raise ModelNotFoundError(f"'{file}' can't be read: {reason_of(error)}.", hint=hint) from None
 
 
 def _check_graph(model: Any, file: Path) -> None:
@@ -250,6 +256,7 @@ class OnnxEncoder:
 def load_onnx(path: str, *, device: torch.device, dtype: torch.dtype) -> OnnxEncoder:
     """Load the encoder of an ONNX file."""
     if device.type != "cpu" or dtype != torch.float32:
-        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {dtype} were given.",
+        kind = str(dtype).removeprefix("torch.")
+        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {kind} were given.",
                                  hint="Use device='cpu' and dtype='float32'.")  # fmt: skip
     return OnnxEncoder(read_onnx(path))

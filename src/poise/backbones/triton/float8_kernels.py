@@ -7,17 +7,18 @@ Quantising in a pass of its own would cost more than the faster matrix product s
 
 from __future__ import annotations
 
-from poise.jit import jit, tl
+from poise.jit import available, jit, tl
 
 LARGEST = 448.0  # of float8 e4m3
+_LARGEST = tl.constexpr(LARGEST) if available else LARGEST  # kernels read no other globals
 
 
 @jit
 def _scale(largest, scales, row):
     """Store the scale of a row whose largest entry has this size, and return its inverse."""
     largest = tl.maximum(largest, 1e-12)
-    tl.store(scales + row, largest / 448.0)
-    return 448.0 / largest
+    tl.store(scales + row, largest / _LARGEST)
+    return _LARGEST / largest
 
 
 @jit

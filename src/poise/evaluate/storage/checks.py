@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
 from poise.storage import read_bounded
 
 _MAX_BYTES = 256 << 20  # of a header, which contains all class names
@@ -61,7 +61,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         content = json.loads(read_bounded(file, _MAX_BYTES))
         problem = _problem(content, _HEADER) or next(filter(None, _inner_problems(content)), "")
     except (OSError, ValueError, RecursionError) as error:
-        problem = str(error)
+        problem = reason_of(error)
     if problem:
         raise InvalidDatasetError(
             f"'{file}' can't be read: {problem}.", hint="Without it a run can't be used: repeat it under another name."

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, reason_of
 from poise.evaluate.records import SCHEMA
 from poise.evaluate.storage.checks import REPAIR
 from poise.evaluate.storage.ledger import Ledger
@@ -36,7 +36,7 @@ def read_parts(folder: Path, units: Collection[str] | None = None) -> Iterator[p
             known = [SCHEMA.field(field.name) if field.name in SCHEMA.names else field for field in table.schema]
             yield table.cast(pa.schema(known))
         except (OSError, ValueError, KeyError, pa.ArrowException) as problem:
-            raise InvalidDatasetError(f"The records '{part}' are damaged: {problem}.", hint=REPAIR) from None
+            raise InvalidDatasetError(f"The records '{part}' are damaged: {reason_of(problem)}.", hint=REPAIR) from None
 
 
 def pixels_in(tables: Iterable[pa.Table], run: str) -> dict[str, dict[str, str]]:

@@ -1,0 +1,58 @@
+"""The Typer application of all commands, whose help is plain text that is readable in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+
+class _Readable:
+    """Help without columns that are cut off; one sentence names the environment variables of all options."""
+
+    params: list[Any]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, and only those environment variables that do not follow the pattern."""
+        for option in self.params:
+            if isinstance(option, TyperOption):
+                option.show_envvar = option.envvar is not None and option.show_envvar
+        super().format_options(ctx, formatter)  # type: ignore[misc]  # of the command
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """Return the first sentence for the list of commands, which is wrapped there instead of cut off."""
+        return str(super().get_short_help_str(1000))  # type: ignore[misc]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Add the sentence, with the first option as its example."""
+        options = [option for option in self.params if isinstance(option, TyperOption) and option.envvar is None]
+        options = [option for option in options if option.allow_from_autoenv and option.expose_value]
+        if not options or not ctx.auto_envvar_prefix:
+            return
+        example = f"{ctx.auto_envvar_prefix}_{str(options[0].name).upper()}"
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(
+                f"Environment variables can set the options as well: {example} is {options[0].opts[0]}."
+            )
+
+
+class _Command(_Readable, TyperCommand):
+    pass
+
+
+class _Group(_Readable, TyperGroup):
+    pass
+
+
+class Commands(typer.Typer):
+    """A group of commands; without a command it prints its help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, no_args_is_help=True, rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Add a function as a command."""
+        return super().command(name, cls=_Command, **settings)

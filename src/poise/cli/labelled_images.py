@@ -1,0 +1,45 @@
+"""Labelled images as users have them: a folder with one subfolder per label, or a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+
+from poise.errors import InvalidDatasetError, reason_of
+
+MAX_ROWS = 1_000_000  # of a CSV file, in case it is a device that never ends
+
+
+def read_labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
+    """Return the paths of the images, their labels, and the labels in order."""
+    if images.is_dir():
+        from poise.data import open_dataset
+
+        found = open_dataset(f"folder:{images}")
+        truth = [found.classes[item.label] for item in found.items]
+        return [Path(str(item.source())) for item in found.items], truth, list(found.classes)
+    hint = "Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label"
+    try:
+        with images.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(itertools.islice(reader, MAX_ROWS + 1))
+    except (OSError, ValueError, csv.Error) as problem:
+        raise InvalidDatasetError(
+            f"'{images}' can't be read as labelled images: {reason_of(problem)}.", hint=hint
+        ) from None
+    if len(rows) > MAX_ROWS:
+        raise InvalidDatasetError(
+            f"'{images}' has more than {MAX_ROWS:,} rows.", hint=f"Give at most {MAX_ROWS:,} labelled images."
+        )
+    if missing := [column for column in ("path", "label") if rows and column not in (reader.fieldnames or ())]:
+        columns = ", ".join(map(repr, reader.fieldnames or ()))
+        raise InvalidDatasetError(f"'{images}' has no column {missing[0]}, but {columns[:200]}.", hint=hint)
+    for number, row in enumerate(rows, start=2):
+        for column in ("path", "label"):
+            if not (row.get(column) or "").strip():
+                raise InvalidDatasetError(f"'{images}' has no {column} in line {number}.", hint=hint)
+    paths, truth = [images.parent / row["path"] for row in rows], [row["label"].strip() for row in rows]
+    if not rows:
+        raise InvalidDatasetError(f"'{images}' has no rows.", hint=hint)
+    return paths, truth, list(dict.fromkeys(truth))
