@@ -35,7 +35,7 @@ def test_classify_says_what_it_does(folder: Path) -> None:
     assert told.stdout == plain.stdout
     assert "loaded in" not in plain.stderr
     for expected in (
-        r"poise: model tiny: loaded in [\d.]+ s, on cpu as torch.float32",
+        r"poise: model tiny: loaded in [\d.]+ s, on cpu in float32",
         r"poise: labels: 2 encoded in [\d.]+ s; kld\+cats, framework tpt, init template, template 'a photo of a \{\}.'",
         r"poise: images: batches of \d+, 3 views per image cut by torch \(view engine batched\), read by \d+ threads",
         r"poise: 2 images in [\d.]+ s, [\d.]+ per second: waiting for images [\d.]+ s, views [\d.]+ s, "

@@ -32,6 +32,7 @@ from poise.cli.shared_options import (
     Threads,
 )
 from poise.cli.verbose import Verbose
+from poise.defaults import DEFAULT_VIEWS
 from poise.serve.ceilings import Limits
 
 
@@ -41,7 +42,7 @@ def demo(
     method: Annotated[str, typer.Option(help="Comma-separated methods that the page starts with.")] = "kld+cats",
     template: Template = None,
     init: Init = "template",
-    views: FixedViews = 64,
+    views: FixedViews = DEFAULT_VIEWS,
     augmix: AugMix = False,
     seed: Seed = 0,
     device: Device = "auto",

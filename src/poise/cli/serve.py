@@ -34,6 +34,7 @@ from poise.cli.shared_options import (
     labels_from,
 )
 from poise.cli.verbose import Verbose
+from poise.defaults import DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 from poise.serve.ceilings import Limits
 
@@ -48,7 +49,7 @@ def serve(
     method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = "kld+cats",
     template: Template = None,
     init: Init = "template",
-    views: FixedViews = 64,
+    views: FixedViews = DEFAULT_VIEWS,
     augmix: AugMix = False,
     seed: Seed = 0,
     device: Device = "auto",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poise.calibration import Calibration
+from poise.defaults import DEFAULT_VIEWS
 from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL
 from poise.inference.options import check_guarantees
 from poise.serve.ceilings import Limits
@@ -61,7 +62,7 @@ class ServiceSettings:
     template: str | None = None
     context: str = "auto"
     init: str = "template"
-    views: int = 64
+    views: int = DEFAULT_VIEWS
     augmix: bool = False
     seed: int = 0
     calibration: Calibration | None = None
