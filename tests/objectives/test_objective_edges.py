@@ -134,9 +134,33 @@ def test_errors_name_what_was_given_and_what_is_accepted(name: str, options: dic
     assert str(problem.value) == text
 
 
+def test_errors_of_targets() -> None:
+    for make, text in (
+        (lambda: ConfidenceTemperature(t_min=2.0, t_max=1.0),
+         "t_min is 2.0 and t_max is 1.0. They must satisfy 0 < t_min <= t_max."),
+        (lambda: Target(selection=0.0), "selection is 0.0. It is a fraction of the views, above 0 and at most 1."),
+        (lambda: Target(include_plain=False).lowest(torch.zeros(1, 1)),
+         "There is the plain view alone, and include_plain is False. Use 2 views or more."),
+    ):  # fmt: skip
+        with pytest.raises(InvalidOptionError) as problem:
+            make()
+        assert str(problem.value) == text
+
+
 def test_temperatures_of_views() -> None:
     """One without a temperature; with one, T = t_max - (t_max - t_min) α for each view's confidence α."""
     logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0], [1e3, 0.0]]], dtype=torch.float64)
     assert Target().temperatures(logits).tolist() == [[1.0, 1.0, 1.0]]
     scaled = Target(temperature=ConfidenceTemperature(t_min=1.0, t_max=5.0)).temperatures(logits)
     torch.testing.assert_close(scaled, torch.tensor([[3.0, 2.0, 1.0]], dtype=torch.float64), atol=1e-12, rtol=0)
+    same = Target(temperature=ConfidenceTemperature(t_min=2.0, t_max=2.0)).temperatures(logits)
+    assert same.tolist() == [[2.0, 2.0, 2.0]]
+    assert Target().temperatures(logits[..., :1]).tolist() == [[1.0, 1.0, 1.0]]  # of one class
+
+
+def test_a_ranking_is_followed_instead_of_entropies() -> None:
+    out = example_outputs()
+    ranking = torch.arange(8.0).flip(0).expand(3, -1)
+    assert Target(selection=0.4).views(replace(out, ranking=ranking)).tolist() == [[7, 6, 5]] * 3
+    assert Target(selection=0.4, include_plain=False).views(replace(out, ranking=-ranking)).tolist() == [[1, 2]] * 3
+    assert Target(selection=0.4).views(replace(out, ranking=0 * ranking)).tolist() == [[0, 1, 2]] * 3  # ties
