@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -44,6 +44,14 @@ class Identity:
         return Prompt(cotangent)
 
 
+class OwnGradient(ContextProblem):
+    """Takes the gradient of the texts as that of the context, which it is here."""
+
+    def gradient(self, cotangent: Features, text_gradient: Prompt) -> Prompt:
+        assert torch.equal(cotangent.texts.nan_to_num(), text_gradient.context.nan_to_num())
+        return Prompt(cotangent.texts)
+
+
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
@@ -58,7 +66,7 @@ def start(
     logits = texts.logits(images, context)
     untuned = Outputs(images, context.expand(count, -1, -1), logits, logits)
     gradient = None if objective is None else ObjectiveGradient(objective)
-    return ContextProblem(
+    return OwnGradient(
         method,
         gradient,
         texts,
@@ -110,6 +118,7 @@ def test_problems_side_by_side_equal_one_image_at_a_time(scope: Scope) -> None:
         torch.testing.assert_close(solution.out.logits, logits, atol=1e-11, rtol=0)
         assert torch.equal(solution.out.text_features, solution.prompt.context)
         assert solution.fallback.tolist() == [False] * IMAGES
+    assert all(problem.scope is Scope.PER_IMAGE for problem in problems)
 
 
 def test_problems_share_every_pass_and_leave_when_they_are_done() -> None:
@@ -182,6 +191,22 @@ def test_logits_that_are_not_finite_are_answered_by_the_init() -> None:
     (solution,) = adapt([start(texts, method, method.objective())], texts)  # type: ignore[arg-type]
     assert solution.fallback.tolist() == [False, False, True]
     assert solution.out.logits.isfinite().all()
+
+
+def test_only_the_plain_view_of_the_answer_has_to_be_finite() -> None:
+    class LastViews(OwnGradient):
+        def outputs(self, features: Features) -> Outputs:
+            out = super().outputs(features)
+            if self.losses:  # after the only step
+                out.logits[0, 0, 2] = torch.nan
+                out.logits[1, 1, 2] = torch.nan
+            return out
+
+    texts, method = Identity(), methods.get("tpt", steps=1, lr=0.03)
+    one = start(texts, method, method.objective())
+    problem = LastViews(**{field.name: getattr(one, field.name) for field in fields(one)})
+    (solution,) = adapt([problem], texts)  # type: ignore[arg-type]
+    assert solution.fallback.tolist() == [True, False, False]
 
 
 @dataclass(frozen=True)
