@@ -25,7 +25,7 @@ LABELS, U = RNG.integers(0, 3, 60), RNG.random(60)
 PROBS = {name: RNG.dirichlet(np.ones(3), 60) for name in ("one", "two")}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # not of the module: mutation runs ask each test which functions it reaches
 def made() -> Calibration:
     answers = {name: Answers({"steps": 1}, probs, [0.1, 0.2, 0.6]) for name, probs in PROBS.items()}
     return assess(CONDITIONS, answers, LABELS, U, [f"key {at}" for at in range(60)], delta=0.1)
