@@ -98,6 +98,12 @@ def test_the_recommendation_in_words() -> None:
     )
 
 
+def test_the_cheapest_is_not_the_first_by_name() -> None:
+    best = method(0.2, 0.9)
+    assert recommend({"a": 2.0, "b": 0.1}, {"a": best, "b": noisy(0.3, 0.9)})[0] == "b"
+    assert recommend({"b": 2.0, "a": 0.1}, {"b": best, "a": noisy(0.3, 0.9)})[0] == "a"
+
+
 def test_worse_in_one_of_two_metrics_is_worse() -> None:
     seconds = {"cheap": 0.1, "dear": 2.0}
     best = method(0.2, 0.9)
