@@ -77,5 +77,6 @@ def test_conditions_are_read_back_from_plain_values() -> None:
         with pytest.raises(ValueError, match=rf"^'{name}' is {value!r}$"):
             Conditions.from_dict({**values, name: value})
     for labels in ([], ["a", 3], [None]):
-        with pytest.raises(ValueError, match="its labels are not a list of texts"):
+        with pytest.raises(ValueError, match="labels") as problem:
             Conditions.from_dict({**values, "labels": labels})
+        assert str(problem.value) == "its labels are not a list of texts"

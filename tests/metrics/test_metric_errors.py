@@ -25,6 +25,7 @@ from poise.metrics.calibration import (
 from poise.metrics.floor import ece_floor, weighted_ece_floor
 from poise.metrics.rows import _known
 from poise.metrics.sample import checked_count, checked_labels, checked_probs, checked_top, in_top
+from poise.metrics.scoring import top_k
 
 NOT_PROBS = (
     "The rows are not probabilities: entries lie in [0, 1] and each row sums to 1. "
@@ -101,6 +102,11 @@ def test_what_is_just_accepted() -> None:
     six = np.full((1, 6), 1 / 6)
     assert in_top(six, [4]).all()  # of tied classes the first rank higher: five of them by default
     assert not in_top(six, [5]).any()
+    assert (top_k(six, [4]), top_k(six, [5])) == (1, 0)
+    assert Sample.of(six, [5]).top5.tolist() == [False]
+    table = np.array([[0.5, 0.1, 0.1, 0.1, 0.1, 0.1], [0.4, 0.2, 0.1, 0.1, 0.1, 0.1]])
+    assert in_top(table, [5, 2], k=3).tolist() == [False, True]  # ties of one image don't count for another
+    assert in_top(table, [2, 5], k=3).tolist() == [True, False]
 
 
 def test_twenty_bins_where_none_are_given() -> None:
