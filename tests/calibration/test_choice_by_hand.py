@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from oracles import calibration as oracle
 
-from poise.calibration import Beta, Temperature, choose, fit_beta, fit_temperature
+from poise.calibration import Beta, Temperature, certify, choose, fit_beta, fit_temperature
 from poise.calibration.certify import _room
 from poise.calibration.choice import _held_out
 from poise.calibration.conformal import scores
@@ -89,6 +89,16 @@ def test_sequences_have_room(images: int) -> None:
     for max_error in ("0.1", "0.2", "0.5"):
         for delta in ("0.05", "0.2"):
             assert _room(images, float(max_error), float(delta)) == oracle.room(images, max_error, delta)
+
+
+@pytest.mark.parametrize(("max_error", "delta", "starts", "wrong"), [
+    ("0.3", "0.2", 2, [4, 5, 20, 43]), ("0.2", "0.2", 2, [4, 5, 20, 43]), ("0.2", "0.1", 3, [26, 30, 32, 39]),
+])  # fmt: skip
+def test_sequences_start_at_twice_as_many_images(max_error: str, delta: str, starts: int, wrong: list[int]) -> None:
+    """Sequences that started elsewhere would come to another threshold here."""
+    confidence, correct = np.linspace(1, 0.5, 60), ~np.isin(np.arange(60), wrong)
+    found = certify(confidence, correct, float(max_error), delta=float(delta), starts=starts)
+    assert found.threshold == oracle.certified(confidence.tolist(), correct.tolist(), max_error, delta, starts)
 
 
 SMALL = [
