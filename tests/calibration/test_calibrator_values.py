@@ -111,24 +111,38 @@ def test_bounds_of_small_integers() -> None:
     np.testing.assert_allclose(found, oracle.upper_bound(255, 300, 0.05), atol=1e-10)
 
 
-def test_a_choice_by_its_parts() -> None:
-    """The reason, the losses and the intervals of a small choice."""
-    rng = np.random.default_rng(2)
-    probs = rng.dirichlet(np.full(3, 0.5), 30)
-    labels = np.where(rng.random(30) < 0.5, probs.argmax(1), 0)
-    found = choose(probs, labels, resamples=30)
-    correct, top = probs.argmax(1) == labels, probs.max(1).clip(1e-6, 1 - 1e-6)
-    plain = -np.mean([math.log(p if hit else 1 - p) for p, hit in zip(top, correct, strict=True)])
-    assert found.losses["none"] == pytest.approx(plain, abs=1e-12)
-    assert found.difference == pytest.approx(found.losses["temperature"] - found.losses["beta"], abs=1e-12)
-    verdict = "lower" if found.difference > 0 else "not lower"
-    assert found.reason.startswith(
-        f"{found.calibrator.name}, because the held-out log-loss of beta is {verdict} than that of temperature "
-        f"(difference {-found.difference:+.4f}, standard error {found.standard_error:.4f})"
-    )
-    worse = found.losses[found.calibrator.name] >= found.losses["none"]
-    note = "; on these images, calibration does not lower the held-out log-loss"
-    assert found.reason.endswith(note) == worse
+def calibrated(seed: int, sharper: float) -> tuple[np.ndarray, np.ndarray]:
+    """Labels that are drawn by the probabilities, which are then raised to a power."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(3, 0.5), 60)
+    labels = (np.cumsum(probs, 1) < rng.random((60, 1))).sum(1).clip(max=2)
+    return probs**sharper / (probs**sharper).sum(1, keepdims=True), labels
+
+
+def test_a_choice_says_why() -> None:
+    seen = set()
+    for seed in range(6):
+        for sharper in (1.0, 3.0):
+            probs, labels = calibrated(seed, sharper)
+            found = choose(probs, labels, resamples=1)
+            correct, top = probs.argmax(1) == labels, probs.max(1).clip(1e-6, 1 - 1e-6)
+            plain = -np.mean([math.log(p if hit else 1 - p) for p, hit in zip(top, correct, strict=True)])
+            assert found.losses["none"] == pytest.approx(plain, abs=1e-12)
+            assert found.difference == pytest.approx(found.losses["temperature"] - found.losses["beta"], abs=1e-12)
+            name, worse = found.calibrator.name, found.losses[found.calibrator.name] >= found.losses["none"]
+            assert name == ("beta" if found.difference > 0 else "temperature")
+            verdict = "lower" if name == "beta" else "not lower"
+            assert found.reason == (
+                f"{name}, because the held-out log-loss of beta is {verdict} than that of temperature "
+                f"(difference {-found.difference:+.4f}, standard error {found.standard_error:.4f})"
+                + ("; on these images, calibration does not lower the held-out log-loss" if worse else "")
+            )
+            seen.add((name, worse))
+    assert len(seen) == 4  # all cases occur
+
+
+def test_a_choice_of_few_images() -> None:
+    probs, labels = calibrated(0, 1.0)
     few = choose(probs[:9], labels[:9], resamples=3)
     assert few.reason.startswith("temperature, because a comparison needs at least 10 images")
     assert few.calibrator == fit_temperature(probs[:9], labels[:9])
