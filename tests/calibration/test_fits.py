@@ -20,7 +20,7 @@ def test_the_table_gives_the_confidences(theta: float) -> None:
     fit, temperature = TemperatureFit(PROBS, LABELS), math.exp(theta)
     expected = Temperature(temperature).apply(PROBS).max(1)
     np.testing.assert_allclose(fit.exact_confidences(temperature), expected, atol=1e-12)
-    np.testing.assert_allclose(fit.confidences(np.array([[temperature]]))[0], expected, atol=2e-4)
+    np.testing.assert_allclose(fit.confidences(np.array([[temperature]]))[0], expected, atol=1e-5)
 
 
 def test_temperatures_end_at_the_ends_of_the_table() -> None:
