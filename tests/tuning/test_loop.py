@@ -10,6 +10,7 @@ from torch import Tensor
 
 from poise import methods
 from poise.encoding.class_texts import joined
+from poise.errors import InvalidOptionError
 from poise.methods import Method
 from poise.objectives import Sum
 from poise.tuning.episodic import ContextProblem
@@ -138,6 +139,17 @@ def test_nothing_to_tune_is_the_answer_of_the_init() -> None:
     assert torch.equal(solution.out.logits, solution.untuned.logits)
     assert torch.equal(solution.prompt.context, random(1, CLASSES, WIDTH, seed=1).expand(IMAGES, -1, -1))
     assert solution.fallback.tolist() == [False] * IMAGES
+
+
+def test_a_relative_learning_rate_is_computed_only_where_something_is_tuned() -> None:
+    class Zeros(Identity):
+        init_rms = 0.0  # nothing can be relative to it
+
+    relative = methods.get("tpt", lr="0.1rms")
+    assert start(Zeros(), relative, None).steps == 0
+    with pytest.raises(InvalidOptionError, match="RMS 0"):
+        start(Zeros(), relative, relative.objective())
+    assert start(Zeros(), methods.get("tpt", lr=0.25), relative.objective()).optimiser.lr == 0.25
 
 
 @dataclass(frozen=True)
