@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ PROBS = {name: RNG.dirichlet(np.ones(3), 60) for name in ("one", "two")}
 @pytest.fixture  # not of the module: mutation runs ask each test which functions it reaches
 def made() -> Calibration:
     answers = {name: Answers({"steps": 1}, probs, [0.1, 0.2, 0.6]) for name, probs in PROBS.items()}
-    return assess(CONDITIONS, answers, LABELS, U, [f"key {at}" for at in range(60)], delta=0.1)
+    return assess(CONDITIONS, answers, LABELS, U, [f"key {at}" for at in range(60)], delta=0.2)
 
 
 def test_every_part_holds_what_its_probabilities_give(made: Calibration) -> None:
@@ -36,7 +37,7 @@ def test_every_part_holds_what_its_probabilities_give(made: Calibration) -> None
         part, sample, choice = made.methods[name], Sample.of(probs, LABELS), choose(probs, LABELS)
         calibrated = Sample.of(choice.held_out, LABELS)
         assert part.settings == {"steps": 1}
-        assert part.delta == 0.05  # two methods share it
+        assert part.delta == 0.1  # two methods share it
         np.testing.assert_array_equal(part.labels, LABELS)
         np.testing.assert_array_equal(part.confidence, probs.max(1))
         np.testing.assert_array_equal(part.correct, probs.argmax(1) == LABELS)
@@ -48,8 +49,8 @@ def test_every_part_holds_what_its_probabilities_give(made: Calibration) -> None
         for stored, of in ((part.before, sample), (part.after, calibrated)):
             assert stored == {row: each.interval for row, each in estimate([of], names=METRICS).items()}
         assert part.seconds.value == pytest.approx(0.3)
-        assert part.certificate(0.9) == certify(probs.max(1), probs.argmax(1) == LABELS, 0.9, delta=0.05)
-    assert made.confidence == pytest.approx(0.9)
+        assert part.certificate(0.9) == certify(probs.max(1), probs.argmax(1) == LABELS, 0.9, delta=0.1)
+    assert made.confidence == pytest.approx(0.8)
     assert made.images == {f"key {at}" for at in range(60)}
 
 
@@ -175,6 +176,7 @@ DAMAGED = {
     ("recommended",): ("three", "the recommended method 'three' is not in it"),
     ("images",): (["x"], "it does not have one answer per image"),
     ("methods", "one", "labels"): ([3] * 60, "it has more classes than labels"),
+    ("methods", "two", "labels"): ([[0]] * 60, "'labels' must be whole numbers and 'correct' true or false"),
     ("methods", "one", "correct"): ([1] * 60, "'labels' must be whole numbers and 'correct' true or false"),
     ("methods", "one", "held_out"): ([0.5], "its lists have different lengths"),
     ("methods", "one", "confidence"): ([2.0] * 60, "it has numbers that are not valid"),
@@ -202,6 +204,38 @@ def test_damage_is_named(made: Calibration, path: tuple[str, ...], tmp_path: Pat
         f"'{tmp_path / 'c.json'}' is not a calibration that can be used: {text}. "
         "Give the file that `poise calibrate --out` or `Calibration.save` wrote."
     )
+
+
+def changed(made: Calibration, path: Path, *keys: str, value: object) -> Path:
+    """Save the calibration with another value at the place that ``keys`` name."""
+    values = made.to_dict()
+    inner = values
+    for name in keys[:-1]:
+        inner = inner[name]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(values), "utf-8")
+    return path
+
+
+def test_long_reasons_are_cut_and_end_with_one_full_stop(made: Calibration, tmp_path: Path) -> None:
+    for name, shown in (("x" * 300, "x" * (200 - len("the recommended method '"))), ("X" * 150 + "." * 300, "X" * 150)):
+        with pytest.raises(InvalidCalibrationError) as problem:
+            Calibration.load(changed(made, tmp_path / "c.json", "recommended", value=name))
+        assert problem.value.message.endswith(f"can be used: the recommended method '{shown}.")
+
+
+def test_whole_numbers_and_the_ends_of_the_range_are_read(made: Calibration, tmp_path: Path) -> None:
+    path = changed(made, tmp_path / "c.json", "methods", "one", "confidence", value=[0, 1] * 30)
+    part = Calibration.load(path).methods["one"]
+    assert part.confidence.tolist() == [0.0, 1.0] * 30
+    assert part.confidence.dtype == np.float64
+
+
+def test_numbers_that_json_does_not_have_are_not_written(made: Calibration, tmp_path: Path) -> None:
+    parts = {"one": replace(made.methods["one"], seconds=Interval(math.nan, 0.0, 1.0))}
+    with pytest.raises(ValueError, match="JSON"):
+        replace(made, methods=parts).save(tmp_path / "c.json")
+    assert not (tmp_path / "c.json").exists()
 
 
 def test_the_file_is_readable_text(made: Calibration, tmp_path: Path) -> None:
