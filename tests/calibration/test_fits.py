@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poise.calibration import Temperature, fit_beta, fit_temperature
-from poise.calibration.fits import BetaFit, TemperatureFit
+from poise.calibration.fits import BetaFit, TemperatureFit, _cubic_minimum
 
 RNG = np.random.default_rng(4)
 PROBS = RNG.dirichlet(np.full(4, 0.4), 50)
@@ -76,3 +76,20 @@ def test_a_bounded_curve_is_the_best_one_within_its_bounds() -> None:
         assert (value > 0 and abs(slack) < 1e-4) or (value == 0 and slack > 0)
     assert abs(gradient[2]) < 1e-4
     assert (curve[:2] == 0).any()
+
+
+def test_the_minimum_of_a_cubic_polynomial_is_found() -> None:
+    """Against 2001 points of [0, 1]; the gradients that the function takes are per unit of log T, 8 to a cell."""
+    v0, v1, g0, g1 = np.random.default_rng(0).standard_normal((4, 300)) * [[1], [1], [3], [3]]
+    found = _cubic_minimum(v0, v1, 8 * g0, 8 * g1)
+    c2, c3 = 3 * (v1 - v0) - 2 * g0 - g1, 2 * (v0 - v1) + g0 + g1
+
+    def value(t: np.ndarray) -> np.ndarray:
+        return v0 + t * (g0 + t * (c2 + t * c3))
+
+    grid = value(np.linspace(0, 1, 2001)[:, None]).min(0)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert (value(found) <= grid + 1e-12).all()
+    np.testing.assert_allclose(value(found), grid, atol=1e-5)
+    flat = np.zeros(1)
+    assert 0 <= _cubic_minimum(flat, flat, flat, flat)[0] <= 1
