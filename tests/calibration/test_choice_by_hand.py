@@ -9,7 +9,7 @@ from oracles import calibration as oracle
 from poise.calibration import Beta, Temperature, certify, choose, fit_beta, fit_temperature
 from poise.calibration.certify import _room
 from poise.calibration.choice import _held_out
-from poise.calibration.conformal import scores
+from poise.calibration.conformal import quantile, scores
 from poise.errors import InvalidOptionError
 from poise.metrics.bootstrap import resampled_counts
 
@@ -131,3 +131,27 @@ def test_of_many_tied_classes_the_first_are_inside() -> None:
     for quantile in (0.4024, np.full(200, 0.4024)):  # 80 ranks, and a bit
         members, _ = scores.get("aps").sets(tied, quantile, [0.0])
         assert members[0].tolist() == [True] * 80 + [False] * 120
+
+
+def test_sets_of_one_class() -> None:
+    for name in scores:
+        members, empty = scores.get(name).sets([[1.0], [1.0]], 0.5, [0.2, 0.9])
+        assert members.tolist() == [[True], [True]]
+        assert empty.tolist() == ([False, False] if name == "lac" else [True, False])
+
+
+def test_the_quantile_of_many_scores_is_that_of_sorted_scores() -> None:
+    for seed in range(20):
+        values = np.random.default_rng(seed).random(2000)
+        for coverage, rank in ((0.1, 201), (0.5, 1001), (0.9, 1801)):
+            assert quantile(values, coverage) == np.sort(values)[rank - 1]
+
+
+def test_a_limit_between_two_numbers_of_single_precision_is_exact() -> None:
+    """A class at 0.3 in float32 is outside where the limit is above it, however little, in float64."""
+    given = np.array([[0.3, 0.7]], dtype=np.float32)
+    p = float(given[0, 0])
+    for above, inside in ((2e-8, False), (0.0, True)):  # of which 1e-8 is slack
+        for limit in (1 - p - above, np.full(2, 1 - p - above)):
+            assert scores.get("lac").sets(given, limit).members[0].tolist() == [inside, True]
+            assert scores.get("lac").sets(given.astype(np.float64), limit).members[0].tolist() == [inside, True]
