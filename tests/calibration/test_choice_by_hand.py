@@ -128,8 +128,8 @@ def test_small_sets_with_ties(name: str, kind: type) -> None:
 
 def test_of_many_tied_classes_the_first_are_inside() -> None:
     tied = np.full((1, 200), 1 / 200)
-    for quantile in (0.4024, np.full(200, 0.4024)):  # 80 ranks, and a bit
-        members, _ = scores.get("aps").sets(tied, quantile, [0.0])
+    for limit in (0.4024, np.full(200, 0.4024)):  # 80 ranks, and a bit
+        members, _ = scores.get("aps").sets(tied, limit, [0.0])
         assert members[0].tolist() == [True] * 80 + [False] * 120
 
 
