@@ -44,6 +44,6 @@ fuzz: # ARGS are those of the script, such as: images --inputs 100000
 chaos: # ARGS are those of the script, such as: --kills 260
 	$(PYTHON) tools/chaos.py $(ARGS)
 
-mutate: # mutation testing of the modules in pyproject.toml; ARGS restricts it, such as: "poise.metrics.*"
+mutate: # mutation testing of the modules in pyproject.toml; ARGS restricts it, such as: "poise.objectives.*"
 	$(PYTHON) -m mutmut run $(ARGS)
 	$(PYTHON) -m mutmut results

@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 from collections import Counter, defaultdict
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import gevent
 from inputs import jpegs, labels
 from locust import FastHttpUser, constant_throughput, events, task
 
@@ -45,6 +47,10 @@ class Visitor(FastHttpUser):
     network_timeout = 120.0
     kind = "good"
     expected = (200, 429, 503, 504)
+
+    def on_start(self) -> None:
+        """Wait for a random time, or all users would ask at the same moments."""
+        gevent.sleep(random.uniform(0, 1 / RATE))
 
     def send(self, content: bytes) -> None:
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {TOKEN}"} if TOKEN else {})}

@@ -46,6 +46,8 @@ def test_losses_equal_a_plain_cross_validation(images: int) -> None:
     np.testing.assert_allclose(found.losses["temperature"], temperature.mean(), rtol=1e-4)
     np.testing.assert_allclose(found.losses["beta"], beta.mean(), rtol=1e-2)
     np.testing.assert_allclose(found.difference, found.losses["temperature"] - found.losses["beta"], atol=1e-12)
+    spread = (temperature - beta).std(ddof=1) / np.sqrt(images)
+    np.testing.assert_allclose(found.standard_error, spread, rtol=0.05, atol=2e-3)
     clearly = images >= FEWEST and found.difference > 0
     assert (found.calibrator.name == "beta") == clearly
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from poise.metrics import ece_floor, nll, risk_coverage
-from poise.metrics.binning import equal_mass, mass_positions
-from poise.metrics.bootstrap import Estimate, estimate, resampled_counts
+from poise.metrics.binning import assign, equal_mass, equal_width, mass_positions
+from poise.metrics.bootstrap import Estimate, bounds, estimate, interval, resampled_counts
 from poise.metrics.decisions import (
     answered_error,
     classwise_coverage,
@@ -37,6 +37,34 @@ def test_resamples_have_documented_defaults() -> None:
     assert len(draws) == 1000
 
 
+def test_a_thousand_resamples_of_seed_0_by_default() -> None:
+    np.testing.assert_array_equal(next(resampled_counts(3)), next(resampled_counts(3, 1000, 0)))
+    assert not np.array_equal(next(resampled_counts(3)), next(resampled_counts(3, seed=1)))
+    assert len(next(resampled_counts(3))) == 1000
+
+
+@pytest.mark.parametrize(("value", "replicates", "low", "high"), [
+    (0.5, np.linspace(0, 1, 41), 0.025, 0.975),  # the middle 95 %
+    (0.7, np.linspace(0, 1, 41), 0.225, 1.0),  # moved by 0.2, and no higher than the largest resample
+    (0.1, np.linspace(0.1, 0.5, 41), 0.0, 0.29),  # moved by -0.2, and not below 0
+    (1.1, np.linspace(1.2, 2.2, 41), 0.625, 1.575),  # moved by -0.6
+    (-0.5, np.linspace(0, 1, 41), -0.5, -0.025),  # a value below all resamples is still inside
+    (1.5, np.linspace(0, 1, 41), 1.025, 1.5),  # and so is one above
+])  # fmt: skip
+def test_intervals_by_hand(value: float, replicates: np.ndarray, low: float, high: float) -> None:
+    found = interval(value, replicates)
+    assert found == pytest.approx((value, low, high), abs=1e-12)
+
+
+def test_bounds_by_hand() -> None:
+    """The quantiles, moved to the mean, and extended to the value where they would miss it."""
+    assert bounds(0.7, np.linspace(0, 1, 41)) == pytest.approx((0.225, 1.175), abs=1e-12)
+    assert bounds(0.7, np.linspace(-1, 1, 41)) == pytest.approx((-0.25, 1.65), abs=1e-12)
+    few = np.array([0.0] * 99 + [100.0])  # the mean is 1, and all quantiles are 0
+    assert bounds(5.0, few) == pytest.approx((4.0, 5.0), abs=1e-12)
+    assert bounds(-5.0, -few) == pytest.approx((-5.0, -4.0), abs=1e-12)
+
+
 def test_estimates_are_subtracted_and_averaged_seed_by_seed() -> None:
     first, second = Estimate((1.0, 3.0), np.array([1.0, 2.0])), Estimate((0.5, 0.0), np.array([4.0, 0.0]))
     assert (first - second).by_seed == (0.5, 3.0)
@@ -58,6 +86,23 @@ def test_bins_of_equal_mass_have_these_edges() -> None:
     np.testing.assert_array_equal((two.lower, two.upper, two.count), ([0.3], [0.5], [2]))
     np.testing.assert_array_equal(mass_positions(101, 4), [0, 25, 50, 75, 100])
     assert len(mass_positions(7)) == 21
+    # 0.1 and 0.7 in float32, times 5 in float32: the products are rounded to 0.5 and 3.5, and these to even numbers.
+    assert mass_positions(6, 20)[[2, 14]].tolist() == [0, 4]
+
+
+def test_confidences_beyond_the_range_by_rounding_are_in_the_outer_bins() -> None:
+    assert assign([-1e-9, 0.0, 1.0, 1 + 1e-9]).tolist() == [0, 0, 19, 19]
+    assert assign([1 + 1e-9], bins=1).tolist() == [0]
+
+
+def test_bins_of_equal_width_have_these_edges() -> None:
+    found = equal_width([0.1, 0.9, 0.95], [True, False, True], bins=4)
+    np.testing.assert_array_equal(found.lower, [0, 0.25, 0.5, 0.75])
+    np.testing.assert_array_equal(found.upper, [0.25, 0.5, 0.75, 1])
+    np.testing.assert_array_equal(found.count, [1, 0, 0, 2])
+    np.testing.assert_array_equal(found.accuracy, [1, np.nan, np.nan, 0.5])
+    np.testing.assert_allclose(found.confidence, [0.1, np.nan, np.nan, 0.925], rtol=1e-12)
+    assert found.count.dtype == np.int64
 
 
 def test_one_answered_image() -> None:

@@ -140,7 +140,8 @@ class Beta(Calibrator):
         out[rows, top] = 0
         out *= ((1 - chance) / out.sum(1, dtype=np.float64)).astype(out.dtype)[:, None]
         over = np.flatnonzero(out.max(1) >= chance)
-        share = ((chance - even)[over] / np.maximum(above[over], TINY))[:, None]
+        # At most 1 where rows sum to 1; those of half precision may not, and their top label may be below 1 / C.
+        share = np.minimum((chance - even)[over] / np.maximum(above[over], TINY), 1)[:, None]
         mixed = even + share * (table[over] - even)
         out[rows, top] = chance
         out[over] = mixed
