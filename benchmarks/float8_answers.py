@@ -26,7 +26,7 @@ from distil import ABOUT, ARCHITECTURES, Recipe, distil
 from pack_images import TEXTS, Size, held_out_images, prepare, train_images
 
 from poise import Classifier
-from poise.backbones.load import resolve
+from poise.backbones import resolve
 from poise.backbones.loaders.pocket import FOLDER as POCKET
 from poise.inference.predictor import Predictor
 from poise.metrics.bootstrap import Estimate, estimate
