@@ -91,6 +91,7 @@ def test_bfloat16_has_another_fingerprint_and_is_refused_without_instructions(mo
         encoder = load_model("tiny", device="openvino", dtype="bfloat16")
         assert fingerprint(encoder) != fingerprint(load_model("tiny", device="cpu"))
         assert encoder.dtype == torch.float32  # of the text tower
+        assert repr(encoder) == "<Encoder tiny on openvino in bfloat16>"
     monkeypatch.setattr(openvino, "Core", _Core)
     with pytest.raises(InvalidOptionError, match="no instructions for bfloat16"):
         load_model("tiny", device="openvino", dtype="bfloat16")
@@ -120,6 +121,8 @@ def test_a_tower_that_can_t_be_traced_is_refused() -> None:
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOptionError, match=r"dtype=float64 is not accepted on openvino"):
         load_model("tiny", device="openvino", dtype="float64")
+    with pytest.raises(InvalidOptionError, match=r"dtype=float8 is not accepted on openvino. Accepted there: bfloat16"):
+        load_model("tiny", device="openvino", dtype="float8")
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingDependencyError, match="openvino"):
         load_model("tiny", device="openvino")

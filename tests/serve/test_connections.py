@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from serve.live import SOON, HeldService, Live, body, eventually, png, running, settings
 
+from poise.errors import InvalidOptionError
 from poise.serve import uvicorn_server
 from poise.serve.ceilings import Limits
 
@@ -207,3 +208,64 @@ def test_more_requests_than_connections_are_refused_with_503(small: Live) -> Non
         small.service.gate.set()
         for connection in busy:
             connection.close()
+
+
+HALF_A_BODY = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+WITH_TOKEN = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer right\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Live]:
+    limits = Limits(body=300_000, connections=4, header_seconds=SOON)
+    with running(HeldService(settings(limits=limits, token="right"))) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", [b"/live", b"/v1/classify"])
+def test_clients_without_a_token_take_no_place(guarded: Live, path: bytes) -> None:
+    others = []
+    try:
+        for _ in range(6):
+            others.append(guarded.socket())
+            others[-1].sendall(HALF_A_BODY % path)
+            assert others[-1].recv(12) in (b"HTTP/1.1 405", b"HTTP/1.1 401")
+        with guarded.socket() as connection:
+            assert b"200 OK" in answered(connection, WITH_TOKEN)
+    finally:
+        for connection in others:
+            connection.close()
+
+
+def test_what_is_no_chunk_after_a_refusal_closes_the_connection(
+    guarded: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with guarded.socket() as connection:
+        connection.sendall(head)
+        assert connection.recv(12) == b"HTTP/1.1 401"
+        connection.sendall(b"zzzz\r\n")
+        while connection.recv(65_536):
+            pass
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def test_a_connection_whose_headers_arrive_keeps_its_place(small: Live) -> None:
+    begun = [small.socket() for _ in range(4)]
+    try:
+        for connection in begun:
+            connection.sendall(GET[:20])
+        time.sleep(0.3)  # so that the server has seen them; if it has not, they are unread, which counts as well
+        for _ in range(2):
+            with small.socket() as connection:
+                assert b"200 OK" in answered(connection)
+        for connection in begun:
+            assert b"200 OK" in answered(connection, GET[20:])
+    finally:
+        for connection in begun:
+            connection.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 300])
+def test_a_host_that_can_t_be_resolved_is_one_error(host: str) -> None:
+    with pytest.raises(InvalidOptionError, match="can't be resolved"):
+        uvicorn_server.check_exposure(host, "", False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.backbones import fingerprint
+from poise.backbones.placement import FLOAT8, OPENVINO, dtype_name
 from poise.backbones.vision.class_token import ClassTokenTower
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.threads import map_parallel
@@ -113,11 +114,12 @@ class Encoder:
         self.scale, self.bias, self.activation = scale, bias, activation
         self.device = text.table.weight.device
         self.dtype = text.table.weight.dtype
+        self.device_name, self.dtype_name = str(self.device), dtype_name(self.dtype)  # those of the image tower
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)
         self._image, self._text, self._weights = image, text, weights
 
     def __repr__(self) -> str:
-        return f"<Encoder {self.name} on {self.device} in {str(self.dtype).removeprefix('torch.')}>"
+        return f"<Encoder {self.name} on {self.device_name} in {self.dtype_name}>"
 
     def use_float8(self) -> None:
         """Compute the large matrix products of the image tower in float8.
@@ -131,7 +133,7 @@ class Encoder:
                 f"The image tower of {self.name} can't run in float8.",
                 hint="open_clip's ViTs that pool the class token can. Use dtype float16.",
             )
-        self._image = replace(self._image, forward=tower.in_float8())
+        self._image, self.dtype_name = replace(self._image, forward=tower.in_float8()), FLOAT8
         # Answers differ by more than rounding, so that a calibration or a run in float16 is one of another model.
         self._weights = replace(self._weights, structure=f"{self._weights.structure} float8")
 
@@ -147,6 +149,7 @@ class Encoder:
         tower = OpenVinoTower(self._image.forward, self.image.size, precision, self.name)
         self._image = replace(self._image, forward=tower, prompted=None)
         self.prompted_tower = None  # image prompts would be computed in torch
+        self.device_name, self.dtype_name = OPENVINO, precision
         self.chunk = _OPENVINO_CHUNK
         if precision != "float32":
             self._weights = replace(self._weights, structure=f"{self._weights.structure} {precision}")

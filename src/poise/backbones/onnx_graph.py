@@ -20,7 +20,7 @@ OPSET = 18  # runs with onnxruntime 1.14 (2023) and later
 
 def trace(
     module: nn.Module, example: Tensor, inputs: Sequence[str], outputs: Sequence[str], *, feature: str,
-    any_number: bool = False, translations: Mapping[Any, Any] | None = None,
+    extra: str = "onnx", any_number: bool = False, translations: Mapping[Any, Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return the ONNX model of a module with one input.
 
@@ -30,13 +30,14 @@ def trace(
         inputs: name of the input.
         outputs: names of the outputs.
         feature: what the trace is for, for the error if onnxscript is missing.
+        extra: the extra of poise that installs it.
         any_number: whether the first dimension may differ from that of the example.
         translations: how to write torch's operations that the exporter lacks.
     """
     try:
         import onnxscript.ir
     except ImportError:
-        raise MissingDependencyError.of(feature, "onnxscript", "onnx") from None
+        raise MissingDependencyError.of(feature, "onnxscript", extra) from None
     logs = {log: log.level for log in map(logging.getLogger, _CHATTY)}
     for log in logs:
         log.setLevel(logging.ERROR)

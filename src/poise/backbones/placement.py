@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -37,27 +38,28 @@ def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str
     """Return the placement for two options; raise an error if this machine does not support them."""
     if device == OPENVINO:
         chosen = _dtype(OPENVINO, dtype)
-        return Placement(torch.device("cpu"), torch.float32, OPENVINO, _name(chosen), cache_dir)
+        return Placement(torch.device("cpu"), torch.float32, OPENVINO, dtype_name(chosen), cache_dir)
     place = _device(device)
     if dtype in _FLOAT8:
         return Placement(_float8_device(place), torch.float16, str(place), FLOAT8, cache_dir)
     chosen = _dtype(place.type, dtype)
-    return Placement(place, chosen, str(place), _name(chosen), cache_dir)
+    return Placement(place, chosen, str(place), dtype_name(chosen), cache_dir)
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
 def _dtype(kind: str, dtype: str | torch.dtype) -> torch.dtype:
     """Return the dtype that an option means on a kind of device."""
     options = {"auto": torch.float16 if kind == "cuda" else torch.float32, **_DTYPES}
-    if isinstance(dtype, str) and dtype not in options:
+    if isinstance(dtype, str) and dtype not in options and dtype not in _FLOAT8:
         accepted = ", ".join([*options, *_FLOAT8])
         raise InvalidOptionError(f"dtype={dtype!r} is not accepted.", hint=f"Accepted: {accepted}.")
-    chosen, allowed = options[dtype] if isinstance(dtype, str) else dtype, _ALLOWED.get(kind, {torch.float32})
-    if chosen not in allowed:
-        names = ", ".join(sorted(map(_name, allowed)))
+    chosen, allowed = options.get(dtype) if isinstance(dtype, str) else dtype, _ALLOWED.get(kind, {torch.float32})
+    if chosen is None or chosen not in allowed:
+        names = ", ".join(sorted(map(dtype_name, allowed)))
         raise InvalidOptionError(f"dtype={dtype} is not accepted on {kind}.", hint=f"Accepted there: {names}.")
     return chosen
 
@@ -87,5 +89,6 @@ def _device(device: str | torch.device) -> torch.device:
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (chosen.index or 0) >= counts.get(chosen.type, 0):
         here = [kind for kind, count in counts.items() if count]
+        here += [OPENVINO] * (importlib.util.find_spec(OPENVINO) is not None)
         raise InvalidOptionError(f"The device '{device}' is not available.", hint=f"Here: auto, {', '.join(here)}.")
     return chosen

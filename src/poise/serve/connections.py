@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import uuid
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -67,14 +68,15 @@ class BoundedConnection(H11Protocol):
 
     def leave(self) -> bool:
         """Close the connection if no request is on its way; return whether it is closed."""
-        if self._has_request or self.transport.is_closing() or self._has_unread():
+        begun = bool(self.conn.trailing_data[0])  # a part of its headers has arrived, for which there is a timer
+        if self._has_request or begun or self.transport.is_closing() or self._has_unread():
             return False
         super().timeout_keep_alive_handler()
         return True
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
-        self._refuse(PoiseError(msg, hint="Send HTTP/1.1.", code="bad_request"))
+        self._refuse(PoiseError(msg, hint="Send plain HTTP/1.1 (not https), with one Host header.", code="bad_request"))
 
     @property
     def _has_request(self) -> bool:
@@ -106,10 +108,14 @@ class BoundedConnection(H11Protocol):
         self._refuse(PoiseError(problem, hint="Send them faster.", code="headers_too_slow"))
 
     def _refuse(self, error: PoiseError) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # another response has begun
+            self.transport.close()
+            return
         request_id = uuid.uuid4().hex
         answer = problems.response(error, request_id)
         answer.headers.update({"Connection": "close", "X-Request-Id": request_id})
-        head = h11.Response(status_code=answer.status_code, headers=answer.raw_headers)
+        reason = HTTPStatus(answer.status_code).phrase.encode()
+        head = h11.Response(status_code=answer.status_code, headers=answer.raw_headers, reason=reason)
         for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

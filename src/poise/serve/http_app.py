@@ -98,10 +98,10 @@ def _add_health(app: FastAPI, service: Service) -> None:
     async def models() -> schemas.ModelList:
         """Return the model, the defaults and the limits."""
         _check_ready(service)
-        settings, encoder = service.settings, service.encoder
+        settings, encoder, place = service.settings, service.encoder, service.place
         model = schemas.ServedModel(
-            name=encoder.name, fingerprint=fingerprint(encoder), device=str(encoder.device),
-            dtype=str(encoder.dtype).removeprefix("torch."), labels=list(settings.labels),
+            name=encoder.name, fingerprint=fingerprint(encoder), device=place.device_name,
+            dtype=place.dtype_name, labels=list(settings.labels),
             methods=list(settings.methods), views=settings.views, calibrated=settings.calibration is not None,
             limits=asdict(settings.limits),
         )  # fmt: skip

@@ -69,34 +69,36 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in OPEN:  # whose routes read no body
             return await self._app(scope, receive, send)
-        body = bytearray()
-        self._requests += 1
         try:
-            self._check_number(scope)
             self._check_host(scope)
             self._check_token(scope)
-            if await self._read(receive, body):
-                await self._app(scope, _replay(bytes(body), receive), send)
+            await self._admit(scope, receive, send)
         except _Refused as refused:
             self._metrics.rejected.labels(refused.error.code).inc()
             answer = problems.response(refused.error, scope["state"]["request_id"])
             answer.headers["Connection"] = "close"  # otherwise the server would go on reading the body
             rest = self._limits.body if refused.more_body else 0
             await answer(scope, receive, _before_the_end(send, lambda: _discard(receive, rest)))
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that may be one; others never take the place of such."""
+        if self._requests >= self._limits.connections:
+            problem = f"The server is busy with {self._limits.connections} requests."
+            raise _Refused(QueueFullError(problem, code="too_many_connections"))
+        body = bytearray()
+        self._requests += 1
+        try:
+            if await self._read(receive, body):
+                await self._app(scope, _replay(bytes(body), receive), send)
         finally:
             self._held -= len(body)
             self._requests -= 1
 
-    def _check_number(self, scope: Scope) -> None:
-        if self._requests > self._limits.connections and scope["path"] not in OPEN:
-            problem = f"The server is busy with {self._limits.connections} requests."
-            raise _Refused(QueueFullError(problem, code="too_many_connections"))
-
     def _check_host(self, scope: Scope) -> None:
         """Refuse names that are not the server's: a web page may have made its own name an address of this machine."""
-        if not self._hosts or scope["path"] in OPEN:
+        if not self._hosts:
             return
         given = Headers(scope=scope).get("host", "")
         if _without_port(given) not in self._hosts:
@@ -105,7 +107,7 @@ class Gate:
             raise _Refused(PoiseError(problem, hint=hint, code="wrong_host"))
 
     def _check_token(self, scope: Scope) -> None:
-        if not self._token or scope["path"] in OPEN:
+        if not self._token:
             return
         kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         # Headers are decoded as Latin-1, whatever they contain; encoding gives their bytes back.

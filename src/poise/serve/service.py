@@ -78,6 +78,7 @@ class Service:
                 f"'{settings.model}' has fixed labels, and a server's requests bring their own.",
                 hint="Serve the model that it was exported from, or run the file with examples/onnx_classify.py.",
             )
+        self.place = resolve(settings.device, settings.dtype)
         self.encoder = load_model(settings.model, device=settings.device, dtype=settings.dtype)
         if settings.labels:
             self.classifier(self.plan(Job()).job)
@@ -193,7 +194,7 @@ class Service:
         job = plan(golden.job(settings), replace(settings, limits=Limits())).job
         served = self._batcher.submit(job, [image])[0].result()
         plain = self._build(job)(image)
-        golden.check(self.encoder.name, resolve(settings.device, settings.dtype).dtype_name, settings, served, plain)
+        golden.check(self.encoder.name, self.place.dtype_name, settings, served, plain)
 
 
 def _failed(error: PoiseError) -> Future[Answers]:

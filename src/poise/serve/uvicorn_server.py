@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
 import signal
 import socket
@@ -114,6 +115,8 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGTERM and SIGINT."""
         self._service.stop()
+        if self.should_exit:  # the second signal ends the server at once, which uvicorn would report as a failure
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         super().handle_exit(sig, frame)
 
 
@@ -121,9 +124,10 @@ def _listen(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=2048)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise InvalidOptionError(
-            f"The server can't listen on {address.host}:{address.port}: {error.strerror or error}.",
+            f"The server can't listen on {address.host}:{address.port}: {reason}.",
             hint="Give another --port (`poise serve`: or another --host).",
         ) from None
 
@@ -144,5 +148,7 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     try:
         return all(ipaddress.ip_address(row[4][0]).is_loopback for row in socket.getaddrinfo(host, None))
-    except OSError:
-        return False
+    except (OSError, UnicodeError):  # UnicodeError: no name of a machine
+        raise InvalidOptionError(
+            f"The host '{host}' can't be resolved.", hint="Give an address of this machine."
+        ) from None

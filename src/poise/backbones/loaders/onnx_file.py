@@ -27,6 +27,7 @@ from poise.backbones.loaders.schema import (
     read,
     text,
 )
+from poise.backbones.placement import dtype_name
 from poise.errors import (
     InvalidCheckpointError,
     InvalidOptionError,
@@ -256,7 +257,6 @@ class OnnxEncoder:
 def load_onnx(path: str, *, device: torch.device, dtype: torch.dtype) -> OnnxEncoder:
     """Load the encoder of an ONNX file."""
     if device.type != "cpu" or dtype != torch.float32:
-        kind = str(dtype).removeprefix("torch.")
-        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {kind} were given.",
+        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {dtype_name(dtype)} were given.",
                                  hint="Use device='cpu' and dtype='float32'.")  # fmt: skip
     return OnnxEncoder(read_onnx(path))

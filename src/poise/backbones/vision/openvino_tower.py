@@ -72,7 +72,10 @@ def _graph(forward: Callable[[Tensor], Tensor], side: int, name: str) -> bytes:
             return forward(images)
 
     try:
-        model = trace(Tower().eval(), torch.zeros(1, 3, side, side), ["images"], ["features"], feature="OpenVINO")
+        model = trace(
+            Tower().eval(), torch.zeros(1, 3, side, side), ["images"], ["features"],
+            feature="The device 'openvino'", extra="openvino",
+        )  # fmt: skip
     except torch.onnx.OnnxExporterError as error:
         raise InvalidOptionError(
             f"The image tower of {name} can't be converted for OpenVINO: {str(error).splitlines()[0][:200]}",
