@@ -58,3 +58,9 @@ def test_options_of_one_name_have_one_description(name: str) -> None:
              if name in option.opts and path[0] != "convert"}  # fmt: skip
     assert len(found) > 1
     assert len(set(found.values())) == 1, found
+
+
+def test_a_variable_has_the_name_of_its_option() -> None:
+    shown = CliRunner().invoke(app, ["list", "models"], env={"POISE_LIST_FILTER": "random weights"}).stdout
+    assert "tiny" in shown
+    assert "pocket" not in shown

@@ -154,7 +154,7 @@ def test_wrong_combinations_are_refused() -> None:
     plan, other = plan_views((20, 20), views=3), plan_views((20, 20), views=4)
     with pytest.raises(InvalidOptionError, match="30 x 20"):
         make_views(image, SPEC, plan_views((30, 20), views=3))
-    with pytest.raises(InvalidOptionError, match="1 images"):
+    with pytest.raises(InvalidOptionError, match="1 image and 2 plans"):
         make_views_batched([image], SPEC, [plan, plan])
     with pytest.raises(InvalidOptionError, match="differ"):
         make_views_batched([image, image], SPEC, [plan, other])

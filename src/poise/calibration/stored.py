@@ -229,7 +229,7 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unreadable(path: str | Path, problem: str) -> InvalidCalibrationError:
     return InvalidCalibrationError(
-        f"'{path}' is not a calibration that can be used: {problem[:200]}.",
+        f"'{path}' is not a calibration that can be used: {problem[:200].rstrip('.')}.",
         hint="Give the file that `poise calibrate --out` or `Calibration.save` wrote.",
     )
 

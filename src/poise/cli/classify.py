@@ -78,9 +78,7 @@ def classify(
             show_default="never",
         ),
     ] = None,
-    output: Annotated[
-        Format, typer.Option("--format", envvar="POISE_CLASSIFY_FORMAT", show_envvar=False, help="Output format.")
-    ] = Format.table,
+    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
     resume: Annotated[bool, typer.Option(help="With --format jsonl: skip images that --out has rows for.")] = False,
     top_k: Annotated[

@@ -21,6 +21,14 @@ class _Readable:
                 option.show_envvar = option.envvar is not None and option.show_envvar
         super().format_options(ctx, formatter)  # type: ignore[misc]  # of the command
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let variables have the names of their options where those differ from the names in Python."""
+        for option in self.params:
+            name = option.opts[0].removeprefix("--").replace("-", "_") if isinstance(option, TyperOption) else None
+            if name and name != option.name and option.envvar is None and ctx.auto_envvar_prefix:
+                option.envvar, option.show_envvar = f"{ctx.auto_envvar_prefix}_{name.upper()}", False
+        return list(super().parse_args(ctx, args))  # type: ignore[misc]
+
     def get_short_help_str(self, limit: int = 0) -> str:
         """Return the first sentence for the list of commands, which is wrapped there instead of cut off."""
         return str(super().get_short_help_str(1000))  # type: ignore[misc]

@@ -32,14 +32,14 @@ from poise.cli.shared_options import (
     Threads,
 )
 from poise.cli.verbose import Verbose
-from poise.defaults import DEFAULT_VIEWS
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.serve.ceilings import Limits
 
 
 def demo(
     ctx: typer.Context,
-    model: Model = "pocket",
-    method: Annotated[str, typer.Option(help="Comma-separated methods that the page starts with.")] = "kld+cats",
+    model: Model = DEFAULT_MODEL,
+    method: Annotated[str, typer.Option(help="Comma-separated methods that the page starts with.")] = DEFAULT_METHOD,
     template: Template = None,
     init: Init = "template",
     views: FixedViews = DEFAULT_VIEWS,

@@ -34,7 +34,7 @@ from poise.cli.shared_options import (
     labels_from,
 )
 from poise.cli.verbose import Verbose
-from poise.defaults import DEFAULT_VIEWS
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 from poise.serve.ceilings import Limits
 
@@ -45,8 +45,8 @@ def serve(
         str | None, typer.Option(help="Comma-separated labels of requests that give none.", show_default="none")
     ] = None,
     labels_file: LabelsFile = None,
-    model: Model = "pocket",
-    method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = "kld+cats",
+    model: Model = DEFAULT_MODEL,
+    method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = DEFAULT_METHOD,
     template: Template = None,
     init: Init = "template",
     views: FixedViews = DEFAULT_VIEWS,
