@@ -197,8 +197,8 @@ class Encoder:
 
     @property
     def in_torch(self) -> bool:
-        """Whether torch computes the image tower, in the dtype of the weights."""
-        return not getattr(self._image.forward, "foreign", False)
+        """Whether torch computes the image tower, so that it can be traced."""
+        return self.device_name != OPENVINO
 
     def trace(self, views: Tensor) -> Tensor:
         """Return what `encode_images` returns, in one pass through the tower, so that it can be exported."""

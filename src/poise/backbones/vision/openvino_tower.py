@@ -30,8 +30,6 @@ class OpenVinoTower:
         name: of the model, for messages.
     """
 
-    foreign = True  # not to be traced again
-
     def __init__(self, forward: Callable[[Tensor], Tensor], side: int, precision: str, name: str) -> None:
         try:
             import openvino
@@ -44,7 +42,14 @@ class OpenVinoTower:
         threads = torch.get_num_threads()
         settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "NUM_STREAMS": threads,
                     "INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}  # fmt: skip
-        compiled = core.compile_model(core.read_model(graph), "CPU", settings)
+        try:
+            compiled = core.compile_model(core.read_model(graph), "CPU", settings)
+        except RuntimeError as error:  # for instance, instructions that the CPU has are switched off
+            reason = str(error).strip().splitlines()[-1][:200]
+            raise InvalidOptionError(
+                f"OpenVINO can't compute the image tower of {name} in {precision} here: {reason}.",
+                hint="Use dtype float32, or device='cpu'.",
+            ) from None
         self._width = compiled.output(0).shape[-1]
         self._queue = openvino.AsyncInferQueue(compiled, threads)
         self._queue.set_callback(_store)
