@@ -10,8 +10,8 @@ docs: # the site, in build/docs; needs no network
 	$(PYTHON) -m sphinx -q -E -W --keep-going -d build/doctrees docs build/docs
 
 format:
-	$(PYTHON) -m ruff format src tests benchmarks tools docs
-	$(PYTHON) -m ruff check --fix src tests benchmarks tools docs
+	$(PYTHON) -m ruff format src tests benchmarks tools docs examples
+	$(PYTHON) -m ruff check --fix src tests benchmarks tools docs examples
 
 matrix: # the same tests with other instruction sets and numbers of threads; ARGS are pytest's
 	PYTHON=$(PYTHON) bash tools/test_matrix.sh $(ARGS)

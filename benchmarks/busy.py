@@ -40,8 +40,16 @@ def measure(earlier: bool, repeats: int, device: str) -> list[float]:
 def in_process(options: argparse.Namespace, earlier: bool) -> float:
     """Return the median time in a fresh process, where variables of OpenMP take effect."""
     policy = {"OMP_WAIT_POLICY": "ACTIVE" if earlier else "PASSIVE", "OMP_NUM_THREADS": str(options.threads)}
-    command = [sys.executable, __file__, "--measure", "--repeats", str(options.repeats), "--device", options.device,
-               *["--earlier"] * earlier]  # fmt: skip
+    command = [
+        sys.executable,
+        __file__,
+        "--measure",
+        "--repeats",
+        str(options.repeats),
+        "--device",
+        options.device,
+        *["--earlier"] * earlier,
+    ]
     done = subprocess.run(command, env=os.environ | policy, capture_output=True, text=True, check=True)
     return statistics.median(json.loads(done.stdout))
 
@@ -67,8 +75,10 @@ def main() -> None:
         for process in busy:
             process.kill()
     for earlier, name in ((False, "now"), (True, "earlier")):
-        print(f"{name:8} quiet {quiet[earlier]:6.2f} s, beside {options.processes} processes {loaded[earlier]:6.2f} s: "
-              f"{loaded[earlier] / quiet[earlier]:5.2f} x")  # fmt: skip
+        print(
+            f"{name:8} quiet {quiet[earlier]:6.2f} s, beside {options.processes} processes {loaded[earlier]:6.2f} s: "
+            f"{loaded[earlier] / quiet[earlier]:5.2f} x"
+        )
 
 
 if __name__ == "__main__":

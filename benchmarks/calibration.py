@@ -41,9 +41,12 @@ def main() -> None:
             expected, _, slow = measured(partial(plain, calibrator, name, probs[few], limit, u[few]), 1)
             slow *= options.images / len(expected)
             differ = (members[few] != expected).mean()
-            print(f"{calibrator.name:11s} {name:4s}  wall {wall:5.2f} s  CPU {cpu:5.2f} s  plain CPU {slow:6.2f} s  "
-                  f"ratio {slow / cpu:4.1f}  mean size {members.sum(1).mean():6.2f}  "
-                  f"differing decisions {differ:.1e}", flush=True)  # fmt: skip
+            print(
+                f"{calibrator.name:11s} {name:4s}  wall {wall:5.2f} s  CPU {cpu:5.2f} s  plain CPU {slow:6.2f} s  "
+                f"ratio {slow / cpu:4.1f}  mean size {members.sum(1).mean():6.2f}  "
+                f"differing decisions {differ:.1e}",
+                flush=True,
+            )
 
 
 def measured(work: Callable[[], np.ndarray], repeats: int) -> tuple[np.ndarray, float, float]:

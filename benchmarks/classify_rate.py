@@ -66,8 +66,10 @@ def _write(root: Path, names: list[str], count: int) -> None:
 
 def _classify(root: Path, part: str, names: list[str], common: list[str]) -> float:
     images = root / part
-    return _run(["classify", str(images), "--labels", ",".join(names), "--seed", "1", "--format", "json", *common],
-                rows=len(list(images.rglob("*.jpg"))))  # fmt: skip
+    return _run(
+        ["classify", str(images), "--labels", ",".join(names), "--seed", "1", "--format", "json", *common],
+        rows=len(list(images.rglob("*.jpg"))),
+    )
 
 
 def _bench(root: Path, part: str, names: list[str], common: list[str]) -> float:

@@ -101,10 +101,18 @@ def chromium(folder: str) -> Any:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-background-networking",
-        "disable-component-update", "disable-sync", "no-first-run", "hide-scrollbars", "window-size=1280,1500",
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "no-first-run",
+        "hide-scrollbars",
+        "window-size=1280,1500",
         f"user-data-dir={folder}/profile",
-    ):  # fmt: skip
+    ):
         options.add_argument(f"--{flag}")
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver") or ""))
 

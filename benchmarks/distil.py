@@ -116,16 +116,19 @@ class Student:
     def groups(self, decay: float) -> list[dict[str, Any]]:
         """Return the parameters for an optimizer; vectors are not decayed."""
         parameters = list(self.tower.parameters())
-        return [{"params": [x for x in parameters if x.dim() > 1], "weight_decay": decay},
-                {"params": [x for x in parameters if x.dim() < 2], "weight_decay": 0.0}]  # fmt: skip
+        return [
+            {"params": [x for x in parameters if x.dim() > 1], "weight_decay": decay},
+            {"params": [x for x in parameters if x.dim() < 2], "weight_decay": 0.0},
+        ]
 
     def save(self, folder: Path, about: dict[str, Any]) -> None:
         """Write a folder in open_clip's format."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG_NAME).write_text(json.dumps(self.config, indent=2), encoding="utf-8")
         (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
-        save_file({name: x.detach().cpu().contiguous() for name, x in self.model.state_dict().items()},
-                  folder / WEIGHTS)  # fmt: skip
+        save_file(
+            {name: x.detach().cpu().contiguous() for name, x in self.model.state_dict().items()}, folder / WEIGHTS
+        )
 
 
 class HeldOut:
@@ -151,9 +154,14 @@ class HeldOut:
 
 
 def distil(
-    pocket: Path, train: Sequence[bytes], held_out: Sequence[bytes], texts: Sequence[str], out: Path,
-    recipe: Recipe, device: torch.device,
-) -> dict[str, Any]:  # fmt: skip
+    pocket: Path,
+    train: Sequence[bytes],
+    held_out: Sequence[bytes],
+    texts: Sequence[str],
+    out: Path,
+    recipe: Recipe,
+    device: torch.device,
+) -> dict[str, Any]:
     """Train a ViT, save it, and return what to say about it.
 
     Args:
@@ -175,9 +183,13 @@ def distil(
     began = time.perf_counter()
     steps = _train(student, goal, squares, tested, recipe)
     about = {
-        **asdict(recipe), "steps": steps, "trained_seconds": round(time.perf_counter() - began, 1),
-        "train_images": len(train), "held_out_images": len(held_out), **tested.compare(student),
-    }  # fmt: skip
+        **asdict(recipe),
+        "steps": steps,
+        "trained_seconds": round(time.perf_counter() - began, 1),
+        "train_images": len(train),
+        "held_out_images": len(held_out),
+        **tested.compare(student),
+    }
     student.save(out, about)
     return about
 

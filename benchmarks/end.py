@@ -46,10 +46,22 @@ def end(bench: Bench) -> None:
         gap = (expected - ours.answers(items[:batch])[: len(expected)]).abs().mean().item() * CLASSES
         rate, host = rates["answers"]
         memory = bench.peak(lambda ours=ours, batch=batch: ours.answers(items[: 4 * batch]))
-        bench.note("end", classes=CLASSES, batch=batch, plain_per_s=plain_rate, ours_per_s=rate,
-                   times=rate / plain_rate, read_per_s=rates["read"][0], views_per_s=rates["views"][0],
-                   bare_per_s=rates["encode"][0], plain_host_ms=plain_host, host_ms=host, ours_gib=memory,
-                   mean_gap=gap, workers=options.workers)  # fmt: skip
+        bench.note(
+            "end",
+            classes=CLASSES,
+            batch=batch,
+            plain_per_s=plain_rate,
+            ours_per_s=rate,
+            times=rate / plain_rate,
+            read_per_s=rates["read"][0],
+            views_per_s=rates["views"][0],
+            bare_per_s=rates["encode"][0],
+            plain_host_ms=plain_host,
+            host_ms=host,
+            ours_gib=memory,
+            mean_gap=gap,
+            workers=options.workers,
+        )
 
 
 class _Ours:
@@ -117,6 +129,8 @@ def _plain_rate(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> t
 def _plain_answers(bench: Bench, classes: ClassTokens, files: Sequence[bytes]) -> Tensor:
     """Return the plain loop's probabilities for the PIL views of poise's plans."""
     loop = bench.plain_loop(classes)
-    views = (make_views(loaded.image, bench.encoder.image, plan_of(loaded, bench.options.views))
-             for loaded in map(read_image, files))  # fmt: skip
+    views = (
+        make_views(loaded.image, bench.encoder.image, plan_of(loaded, bench.options.views))
+        for loaded in map(read_image, files)
+    )
     return torch.stack([loop(split_views(image_views)).cpu() for image_views in views])

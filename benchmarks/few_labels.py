@@ -73,11 +73,14 @@ def one_split(probs: np.ndarray, labels: np.ndarray, number: int, seed: list[int
     lac = scores.get("lac")
     members = lac.sets(probs[others], quantile(lac.of_labels(probs[given], labels[given]), COVERAGE)).members
     row = [
-        100 * ece(before.confidence, before.correct), 100 * ece_floor(before.confidence),
-        100 * ece(after.confidence, after.correct), 100 * ece_floor(after.confidence),
+        100 * ece(before.confidence, before.correct),
+        100 * ece_floor(before.confidence),
+        100 * ece(after.confidence, after.correct),
+        100 * ece_floor(after.confidence),
         100.0 * (choice.calibrator.name == "beta"),
-        100 * members[np.arange(len(others)), labels[others]].mean(), members.sum(1).mean(),
-    ]  # fmt: skip
+        100 * members[np.arange(len(others)), labels[others]].mean(),
+        members.sum(1).mean(),
+    ]
     known = Sample.of(probs[given], labels[given])
     for error in ERRORS:
         threshold = certify(known.confidence, known.correct, error).threshold

@@ -66,8 +66,15 @@ def _train(options: argparse.Namespace) -> None:
     device = resolve(options.device, "auto").device
     texts = (options.images / TEXTS).read_text(encoding="utf-8").splitlines()
     held_out = [item.source() for item in held_out_images(options.images).items]
-    recipe = Recipe(options.architecture, options.seconds, options.steps, options.batch, options.rate,
-                    every=options.every, seed=options.seed)  # fmt: skip
+    recipe = Recipe(
+        options.architecture,
+        options.seconds,
+        options.steps,
+        options.batch,
+        options.rate,
+        every=options.every,
+        seed=options.seed,
+    )
     about = distil(options.pocket, train_images(options.images), held_out, texts, options.out, recipe, device)
     print(json.dumps(about))
 
@@ -79,8 +86,16 @@ def _compare(options: argparse.Namespace) -> None:
     found: dict[str, Answers] = {}
     for dtype in options.dtypes:
         began = time.perf_counter()
-        classifier = Classifier(images.classes, f"local-dir:{options.model}", METHODS, template=images.template,
-                                views=options.views, seed=options.seed, device=options.device, dtype=dtype)  # fmt: skip
+        classifier = Classifier(
+            images.classes,
+            f"local-dir:{options.model}",
+            METHODS,
+            template=images.template,
+            views=options.views,
+            seed=options.seed,
+            device=options.device,
+            dtype=dtype,
+        )
         probs = classifier.predict_proba(items)
         seconds = time.perf_counter() - began
         predictor = Predictor(classifier.encoder, views=classifier.recipe)
@@ -93,12 +108,16 @@ def _compare(options: argparse.Namespace) -> None:
     about = options.model / ABOUT
     report = {
         "model": json.loads(about.read_text(encoding="utf-8")) if about.is_file() else str(options.model),
-        "images": len(items), "classes": len(images.classes), "views": options.views, "seed": options.seed,
-        "torch": torch.__version__, "device": _device_name(options.device),
+        "images": len(items),
+        "classes": len(images.classes),
+        "views": options.views,
+        "seed": options.seed,
+        "torch": torch.__version__,
+        "device": _device_name(options.device),
         "features_of_views": options.views * len(items[: options.feature_images]),
         "each": {dtype: _each(answers) for dtype, answers in found.items()},
         "pairs": [_pair(first, second, found) for first, second in combinations(found, 2)],
-    }  # fmt: skip
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "float8_answers.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
     page = "\n".join(_page(report))
@@ -107,8 +126,9 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _each(answers: Answers) -> dict[str, Any]:
-    scores = {name: {metric: row[metric].interval._asdict() for metric in METRICS}
-              for name, row in answers.scores.items()}  # fmt: skip
+    scores = {
+        name: {metric: row[metric].interval._asdict() for metric in METRICS} for name, row in answers.scores.items()
+    }
     return {"seconds_with_loading": round(answers.seconds, 1), "methods": scores}
 
 
@@ -123,13 +143,19 @@ def _pair(first: str, second: str, found: dict[str, Answers]) -> dict[str, Any]:
         moved = np.abs(plain.confidence - changed.confidence)
         methods[name] = {
             **{metric: _difference(other.scores[name][metric] - base.scores[name][metric]) for metric in METRICS},
-            "labels_changed": float(1 - same.mean()), "confidence_change_mean": float(moved.mean()),
+            "labels_changed": float(1 - same.mean()),
+            "confidence_change_mean": float(moved.mean()),
             "confidence_change_max": float(moved.max()),
             "became_right": int((changed.correct & ~plain.correct).sum()),
             "became_wrong": int((plain.correct & ~changed.correct).sum()),
-        }  # fmt: skip
-    return {"first": first, "second": second, "least_cosine": float(cosines.min()),
-            "mean_cosine": float(cosines.mean()), "methods": methods}  # fmt: skip
+        }
+    return {
+        "first": first,
+        "second": second,
+        "least_cosine": float(cosines.min()),
+        "mean_cosine": float(cosines.mean()),
+        "methods": methods,
+    }
 
 
 def _difference(change: Estimate) -> dict[str, Any]:
@@ -141,34 +167,59 @@ def _page(report: dict[str, Any]) -> list[str]:
     """Return the lines of a Markdown report."""
     model = report["model"]
     if isinstance(model, dict):
-        what = (f"a {model['architecture']} distilled from pocket for {model['trained_seconds'] / 60:.1f} minutes on "
-                f"{model['train_images']} unlabelled images (cosine with pocket's features on held-out images "
-                f"{model['held_out_cosine']:.3f})")  # fmt: skip
+        what = (
+            f"a {model['architecture']} distilled from pocket for {model['trained_seconds'] / 60:.1f} minutes on "
+            f"{model['train_images']} unlabelled images (cosine with pocket's features on held-out images "
+            f"{model['held_out_cosine']:.3f})"
+        )
     else:
         what = model
     lines = [
         f"Model: {what}. {report['images']} images, {report['classes']} classes, {report['views']} views, "
-        f"{report['device']}, torch {report['torch']}.", "",
-        "| method | dtype | accuracy in % (95 % CI) | ECE in % (95 % CI) |", "|---|---|---:|---:|",
-    ]  # fmt: skip
+        f"{report['device']}, torch {report['torch']}.",
+        "",
+        "| method | dtype | accuracy in % (95 % CI) | ECE in % (95 % CI) |",
+        "|---|---|---:|---:|",
+    ]
     for method in METHODS:
         for dtype, each in report["each"].items():
             cells = [_shown(each["methods"][method][metric], "") for metric in METRICS]
             lines.append(f"| {method} | {dtype} | {' | '.join(cells)} |")
-    head = ("method", "dtypes", "accuracy in % (95 % CI)", "ECE in % (95 % CI)", "labels changed", "wrong to right",
-            "right to wrong", "mean change of confidence", "largest")  # fmt: skip
-    lines += ["", "Paired differences, second minus first dtype:", "",
-              f"| {' | '.join(head)} |", "|---|---|" + 7 * "---:|"]  # fmt: skip
+    head = (
+        "method",
+        "dtypes",
+        "accuracy in % (95 % CI)",
+        "ECE in % (95 % CI)",
+        "labels changed",
+        "wrong to right",
+        "right to wrong",
+        "mean change of confidence",
+        "largest",
+    )
+    lines += [
+        "",
+        "Paired differences, second minus first dtype:",
+        "",
+        f"| {' | '.join(head)} |",
+        "|---|---|" + 7 * "---:|",
+    ]
     for method in METHODS:
         for pair in report["pairs"]:
             row = pair["methods"][method]
-            cells = [*(_shown(row[metric], "+") for metric in METRICS), f"{100 * row['labels_changed']:.1f} %",
-                     str(row["became_right"]), str(row["became_wrong"]), f"{row['confidence_change_mean']:.4f}",
-                     f"{row['confidence_change_max']:.3f}"]  # fmt: skip
+            cells = [
+                *(_shown(row[metric], "+") for metric in METRICS),
+                f"{100 * row['labels_changed']:.1f} %",
+                str(row["became_right"]),
+                str(row["became_wrong"]),
+                f"{row['confidence_change_mean']:.4f}",
+                f"{row['confidence_change_max']:.3f}",
+            ]
             lines.append(f"| {method} | {pair['first']} to {pair['second']} | {' | '.join(cells)} |")
     lines += ["", f"Cosines of the features of {report['features_of_views']} views:", ""]
-    lines += [f"- {pair['first']} and {pair['second']}: smallest {pair['least_cosine']:.6f}, "
-              f"mean {pair['mean_cosine']:.6f}" for pair in report["pairs"]]  # fmt: skip
+    lines += [
+        f"- {pair['first']} and {pair['second']}: smallest {pair['least_cosine']:.6f}, mean {pair['mean_cosine']:.6f}"
+        for pair in report["pairs"]
+    ]
     return lines
 
 

@@ -44,13 +44,17 @@ def main() -> None:
         print(name, f"processor time per image {1000 * used:.1f} ms", flush=True)
     (plain, first), (small, second) = found.values()
     agree = (plain.argmax(1) == small.argmax(1)).mean()
-    print(f"{len(tested)} images; labels agree on {100 * agree:.1f} %, mean change of the confidence "
-          f"{np.abs(plain.max(1) - small.max(1)).mean():.4f}")  # fmt: skip
+    print(
+        f"{len(tested)} images; labels agree on {100 * agree:.1f} %, mean change of the confidence "
+        f"{np.abs(plain.max(1) - small.max(1)).mean():.4f}"
+    )
     for name in ("accuracy", "ece"):
         change = second[name] - first[name]
         low, high = change.bounds
-        print(f"{name}: {100 * first[name].value:.2f} and {100 * second[name].value:.2f} %, difference "
-              f"{100 * change.value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]")  # fmt: skip
+        print(
+            f"{name}: {100 * first[name].value:.2f} and {100 * second[name].value:.2f} %, difference "
+            f"{100 * change.value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+        )
 
 
 if __name__ == "__main__":

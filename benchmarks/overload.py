@@ -48,8 +48,10 @@ def main() -> int:
         server.terminate()
         code = server.wait(120)
     middle = memory[len(memory) // 2]
-    print(f"memory in MB: {memory[0]:.0f} at the start, {middle:.0f} in the middle, {memory[-1]:.0f} at the end, "
-          f"at most {max(memory):.0f}; capacity afterwards {after:.2f} images/s; exit code {code}")  # fmt: skip
+    print(
+        f"memory in MB: {memory[0]:.0f} at the start, {middle:.0f} in the middle, {memory[-1]:.0f} at the end, "
+        f"at most {max(memory):.0f}; capacity afterwards {after:.2f} images/s; exit code {code}"
+    )
     return code or int(_summarise(seen) > 0)
 
 
@@ -64,10 +66,25 @@ def _load(port: int, rate: float, options: argparse.Namespace, pid: int) -> tupl
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts.json"
         command = [
-            sys.executable, "-m", "locust", "-f", str(HERE / "locustfile.py"), "--headless", "--only-summary",
-            "--skip-log", "--host", f"http://127.0.0.1:{port}", "-u", str(users), "-r", str(users),
-            "-t", f"{options.seconds:g}s", "--stop-timeout", "60",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "locust",
+            "-f",
+            str(HERE / "locustfile.py"),
+            "--headless",
+            "--only-summary",
+            "--skip-log",
+            "--host",
+            f"http://127.0.0.1:{port}",
+            "-u",
+            str(users),
+            "-r",
+            str(users),
+            "-t",
+            f"{options.seconds:g}s",
+            "--stop-timeout",
+            "60",
+        ]
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
         given = {"POISE_LOAD_RATE": f"{rate / users:.6f}", "POISE_LOAD_COUNTS": str(counts), "PYTHONPATH": paths}
         locust = subprocess.Popen(command, env={**os.environ, **given}, stdout=subprocess.DEVNULL)

@@ -18,8 +18,8 @@ from PIL import Image
 
 from poise.data import ImageSet, Item, open_dataset
 from poise.errors import InvalidOptionError
+from poise.files import read_tensors, save_tensors
 from poise.images import read_image
-from poise.storage import read_tensors, save_tensors
 
 TRAIN, TEST, CLASSES, TEXTS = "train.safetensors", "test.tar", "classnames.txt", "texts.txt"
 QUALITIES = (90, 80, 70, 60, 50)  # of JPEG; the first with which the file is small enough
@@ -33,8 +33,9 @@ class Size:
     mib: float
 
 
-def prepare(out: Path, test: str, train: Sequence[str], data: Path | None, count: int, most: int,
-            sizes: tuple[Size, Size]) -> dict[str, int]:  # fmt: skip
+def prepare(
+    out: Path, test: str, train: Sequence[str], data: Path | None, count: int, most: int, sizes: tuple[Size, Size]
+) -> dict[str, int]:
     """Write ``count`` labelled test images, and at most ``most`` others of each training set without their labels.
 
     Args:
@@ -56,10 +57,14 @@ def prepare(out: Path, test: str, train: Sequence[str], data: Path | None, count
     (out / TEXTS).write_text("\n".join(names) + "\n", encoding="utf-8")
     qualities = [_write(out / TRAIN, others, sizes[0]), _write(out / TEST, tested.items, sizes[1])]
     return {
-        "train_images": len(others), "train_bytes": (out / TRAIN).stat().st_size, "train_quality": qualities[0],
-        "test_images": len(tested), "test_bytes": (out / TEST).stat().st_size, "test_quality": qualities[1],
+        "train_images": len(others),
+        "train_bytes": (out / TRAIN).stat().st_size,
+        "train_quality": qualities[0],
+        "test_images": len(tested),
+        "test_bytes": (out / TEST).stat().st_size,
+        "test_quality": qualities[1],
         "texts": len(names),
-    }  # fmt: skip
+    }
 
 
 def _open(name: str, data: Path | None) -> ImageSet:

@@ -107,10 +107,12 @@ class PlainViews(Dataset[list[Tensor]]):
     def __init__(self, files: Sequence[bytes], spec: ImageSpec, *, views: int) -> None:
         self.files, self.views = files, views
         size = spec.size
-        self.plain = transforms.Compose([
-            transforms.Resize(size, interpolation=transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(size),
-        ])  # fmt: skip
+        self.plain = transforms.Compose(
+            [
+                transforms.Resize(size, interpolation=transforms.InterpolationMode.BICUBIC),
+                transforms.CenterCrop(size),
+            ]
+        )
         self.crop = transforms.Compose([transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()])
         self.finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(spec.mean, spec.std)])
 

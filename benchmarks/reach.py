@@ -58,8 +58,10 @@ def interleaved(rows: dict[str, Callable[[], Any]], repeats: int) -> dict[str, t
 
 def show(times: dict[str, tuple[float, float]], base: str) -> None:
     for name, (wall, used) in times.items():
-        print(f"{name:32} {wall:7.3f} s {wall / times[base][0]:6.2f}   processor {used:7.3f} s "
-              f"{used / times[base][1]:6.2f}")  # fmt: skip
+        print(
+            f"{name:32} {wall:7.3f} s {wall / times[base][0]:6.2f}   processor {used:7.3f} s "
+            f"{used / times[base][1]:6.2f}"
+        )
 
 
 def main() -> None:
@@ -74,8 +76,9 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {options.threads} threads")
     with tempfile.TemporaryDirectory() as folder:
         earlier = Path(folder) / "earlier"
-        archive = subprocess.run(["git", "-C", str(ROOT), "archive", options.against, "src"], check=True,
-                                 capture_output=True).stdout  # fmt: skip
+        archive = subprocess.run(
+            ["git", "-C", str(ROOT), "archive", options.against, "src"], check=True, capture_output=True
+        ).stdout
         earlier.mkdir()
         subprocess.run(["tar", "-x", "-C", str(earlier)], input=archive, check=True)
         show(_one_image(earlier / "src", options), f"64 views, {options.against}")

@@ -20,10 +20,10 @@ from poise import methods
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.run import run
 from poise.metrics import Estimate
-from poise.report.analyses import analyse
-from poise.report.groups import Group
-from poise.report.runs import Records, load
-from poise.report.scores import Scoreboard, scoreboard
+from poise.report.records.groups import Group
+from poise.report.records.runs import Records, load
+from poise.report.records.scores import Scoreboard, scoreboard
+from poise.report.tables.analyses import analyse
 
 STEPS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)
 METHODS = ("tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats")
@@ -46,11 +46,16 @@ def main() -> None:
     options = parser.parse_args()
     register()
     config = RunConfig(
-        name=options.name, model=options.model, datasets=tuple(options.dataset.split(",")),
-        methods=(BASE, *(named(name, step) for name in METHODS for step in STEPS)), limit=options.limit,
-        seeds=tuple(int(seed) for seed in options.seeds.split(",")), views=options.views, device=options.device,
+        name=options.name,
+        model=options.model,
+        datasets=tuple(options.dataset.split(",")),
+        methods=(BASE, *(named(name, step) for name in METHODS for step in STEPS)),
+        limit=options.limit,
+        seeds=tuple(int(seed) for seed in options.seeds.split(",")),
+        views=options.views,
+        device=options.device,
         dtype=options.dtype,
-    )  # fmt: skip
+    )
     run(config, Settings(data=options.data, out=options.out))
     report(load(options.out), options.figure)
 
@@ -128,8 +133,13 @@ def with_interval(score: Estimate | None) -> str:
 
 def draw(records: Records, board: Scoreboard, groups: dict, path: Path) -> None:
     """One row per dataset; columns: accuracy and ECE relative to zero-shot, entropy changes, discrepancy."""
-    titles = ("accuracy minus zero-shot, points", "ECE minus zero-shot, points", "entropy change, right answers",
-              "entropy change, wrong answers", "discrepancy, %")  # fmt: skip
+    titles = (
+        "accuracy minus zero-shot, points",
+        "ECE minus zero-shot, points",
+        "entropy change, right answers",
+        "entropy change, wrong answers",
+        "discrepancy, %",
+    )
     shape = {"figsize": (16, 2.6 * len(records.datasets) + 0.8), "sharex": True, "squeeze": False}
     figure, axes = plt.subplots(len(records.datasets), len(titles), **shape)
     for row, dataset in zip(axes, records.datasets, strict=True):
@@ -163,8 +173,14 @@ def _draw_method(row: np.ndarray, board: Scoreboard, groups: dict, dataset: str,
     """Draw one method on one dataset; intervals are those of paired differences."""
     (setting,) = board.records.settings
     about, fulls = methods.get(name).about, [named(name, step) for step in STEPS]
-    style = {"color": about.colour, "linestyle": about.dash, "label": name, "marker": ".", "markersize": 5,
-             "linewidth": 2.2 if name == "kld+cats" else 1.4}  # fmt: skip
+    style = {
+        "color": about.colour,
+        "linestyle": about.dash,
+        "label": name,
+        "marker": ".",
+        "markersize": 5,
+        "linewidth": 2.2 if name == "kld+cats" else 1.4,
+    }
     places = np.array(STEPS) * shift
     for axis, metric in zip(row[:2], ("accuracy", "ece"), strict=True):
         scores = [board.average(setting, [dataset], full, metric) for full in (BASE, *fulls)]

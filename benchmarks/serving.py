@@ -39,10 +39,20 @@ def main() -> None:
     options = _options()
     images, names = jpegs(DISTINCT), labels(options.classes)
     classify = Classifier(names, options.model, [options.method], views=options.views, device=options.device)
-    server, port = started([
-        "--model", options.model, "--method", options.method, "--views", str(options.views), "--device", options.device,
-        "--max-queue", "1000000",
-    ])  # fmt: skip
+    server, port = started(
+        [
+            "--model",
+            options.model,
+            "--method",
+            options.method,
+            "--views",
+            str(options.views),
+            "--device",
+            options.device,
+            "--max-queue",
+            "1000000",
+        ]
+    )
     try:
         bodies = [json.dumps({"image": base64.b64encode(image).decode(), "labels": names}).encode() for image in images]
         rounds, each = [], options.seconds / options.rounds / 2
@@ -54,12 +64,14 @@ def main() -> None:
             middle, busy = time.process_time(), processor_seconds(server.pid)
             served, latencies = send_all(port, bodies, options.clients, each)
             row = {
-                "direct": direct[0] / direct[1], "served": served[0] / served[1],
+                "direct": direct[0] / direct[1],
+                "served": served[0] / served[1],
                 "direct_cpu": (middle - before) / direct[0],
                 "served_cpu": (processor_seconds(server.pid) - busy) / served[0],
-                "p50": float(np.quantile(latencies, 0.5)), "p99": float(np.quantile(latencies, 0.99)),
+                "p50": float(np.quantile(latencies, 0.5)),
+                "p99": float(np.quantile(latencies, 0.99)),
                 "rss": resident_mb(server.pid),
-            }  # fmt: skip
+            }
             rounds.append(row)
             print(f"{number + 1:3d}", " ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)
         batches = _metric(port, "poise_batch_images_sum") / _metric(port, "poise_batch_images_count")
@@ -68,14 +80,20 @@ def main() -> None:
         code = server.wait(60)
     mean = {name: float(np.mean([row[name] for row in rounds])) for name in rounds[0]}
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} x {platform.machine()}"
-    print(f"{options.model}, {options.method}, {options.views} views, {options.classes} labels, {options.clients} "
-          f"clients, {where}, torch {torch.__version__}, {torch.get_num_threads()} threads; "
-          f"exit code {code}")  # fmt: skip
-    print(f"server {mean['served']:.2f} images/s, without it {mean['direct']:.2f}: ratio "
-          f"{mean['served'] / mean['direct']:.3f}; processor time per image {mean['served_cpu']:.3f} s, without it "
-          f"{mean['direct_cpu']:.3f} s: ratio {mean['direct_cpu'] / mean['served_cpu']:.3f}")  # fmt: skip
-    print(f"p50 {mean['p50']:.2f} s, p99 {mean['p99']:.2f} s; {batches:.1f} images per batch; memory from "
-          f"{rounds[0]['rss']:.0f} to {rounds[-1]['rss']:.0f} MB")  # fmt: skip
+    print(
+        f"{options.model}, {options.method}, {options.views} views, {options.classes} labels, {options.clients} "
+        f"clients, {where}, torch {torch.__version__}, {torch.get_num_threads()} threads; "
+        f"exit code {code}"
+    )
+    print(
+        f"server {mean['served']:.2f} images/s, without it {mean['direct']:.2f}: ratio "
+        f"{mean['served'] / mean['direct']:.3f}; processor time per image {mean['served_cpu']:.3f} s, without it "
+        f"{mean['direct_cpu']:.3f} s: ratio {mean['direct_cpu'] / mean['served_cpu']:.3f}"
+    )
+    print(
+        f"p50 {mean['p50']:.2f} s, p99 {mean['p99']:.2f} s; {batches:.1f} images per batch; memory from "
+        f"{rounds[0]['rss']:.0f} to {rounds[-1]['rss']:.0f} MB"
+    )
     if options.out:
         options.out.write_text(json.dumps({"options": vars(options) | {"out": ""}, "rounds": rounds, "mean": mean}))
 

@@ -56,8 +56,18 @@ def compute(bench: Bench) -> None:
         plain = bench.milliseconds(lambda loop=loop: loop(split_views(views[0])), repeats=options.plain_images)
         plain_peak = bench.peak(lambda loop=loop: loop(split_views(views[0])))
         gap = (expected - probs[: len(expected)]).abs().mean().item() * count
-        bench.note("compute", classes=count, plain_ms=plain, ours_ms=ours, times=plain / ours, bare_ms=bare,
-                   of_bare=ours / bare, plain_gib=plain_peak, ours_gib=ours_peak, mean_gap=gap)  # fmt: skip
+        bench.note(
+            "compute",
+            classes=count,
+            plain_ms=plain,
+            ours_ms=ours,
+            times=plain / ours,
+            bare_ms=bare,
+            of_bare=ours / bare,
+            plain_gib=plain_peak,
+            ours_gib=ours_peak,
+            mean_gap=gap,
+        )
 
 
 def text(bench: Bench) -> None:
@@ -103,8 +113,16 @@ def peers(bench: Bench) -> None:
             work = partial(tuner.predict, features)
             after, peak = bench.milliseconds(work) / options.batch, bench.peak(work)
             name = chosen[0] if len(chosen) == 1 else f"{len(chosen)} together"
-            bench.note("peers", classes=count, method=name, bare_ms=bare, whole_ms=whole, of_bare=whole / bare,
-                       after_encoding_ms=after, gib=peak)  # fmt: skip
+            bench.note(
+                "peers",
+                classes=count,
+                method=name,
+                bare_ms=bare,
+                whole_ms=whole,
+                of_bare=whole / bare,
+                after_encoding_ms=after,
+                gib=peak,
+            )
 
 
 def scaling(bench: Bench) -> None:
@@ -129,8 +147,14 @@ def make(bench: Bench) -> None:
     pil = bench.milliseconds(lambda: make_views(images[0], bench.encoder.image, plans[0]), repeats=2)
     spread = torch.tensor(bench.encoder.image.std)[:, None, None] * 255
     gap = (make_views(images[0], bench.encoder.image, plans[0]) - batched()[0].float().cpu()) * spread
-    bench.note("views", pil_ms=pil, ours_ms=ours, device_ms=bench.device_milliseconds(batched) / len(images),
-               times=pil / ours, mean_gap_of_255=gap.abs().mean().item())  # fmt: skip
+    bench.note(
+        "views",
+        pil_ms=pil,
+        ours_ms=ours,
+        device_ms=bench.device_milliseconds(batched) / len(images),
+        times=pil / ours,
+        mean_gap_of_255=gap.abs().mean().item(),
+    )
 
 
 def float8(bench: Bench) -> None:
@@ -144,8 +168,15 @@ def float8(bench: Bench) -> None:
     times = [
         bench.milliseconds(partial(encoder.encode_images, views)) / options.batch for encoder in (half, eight, half)
     ]
-    bench.note("float8", float16_ms=times[0], float8_ms=times[1], float16_again_ms=times[2], ratio=times[0] / times[1],
-               least_cosine_float16=cosines[0], least_cosine_float8=cosines[1])  # fmt: skip
+    bench.note(
+        "float8",
+        float16_ms=times[0],
+        float8_ms=times[1],
+        float16_again_ms=times[2],
+        ratio=times[0] / times[1],
+        least_cosine_float16=cosines[0],
+        least_cosine_float8=cosines[1],
+    )
     for encoder in (half, eight, half):
         bench.encoder = encoder
         end(bench)

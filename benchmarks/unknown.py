@@ -82,8 +82,12 @@ def _areas(columns: dict[str, dict[str, list[Case]]], resamples: int) -> tuple[C
             functions = [auroc(score, good) for score, good in cases]
             size = len(cases[0][0])
             value = float(np.mean([function(np.ones((1, size))) for function in functions]))
-            draws = np.concatenate([np.mean([function(counts) for function in functions], axis=0)
-                                    for counts in resampled_counts(size, resamples)])  # fmt: skip
+            draws = np.concatenate(
+                [
+                    np.mean([function(counts) for function in functions], axis=0)
+                    for counts in resampled_counts(size, resamples)
+                ]
+            )
             _, low, high = interval(value, draws[np.isfinite(draws)])
             values.setdefault(row, []).append(value)
             cells.setdefault(row, {})[column] = f"{100 * value:.1f} ({100 * low:.1f} to {100 * high:.1f})"
@@ -153,8 +157,9 @@ def _show_views(encoder: DualEncoder, sets: Sequence[str], options: argparse.Nam
             answers = _answers(encoder, [images.classes[label] for label in chosen], stored.features)
             tuned = chosen[answers[METHOD].probs.argmax(-1).numpy()]
             good = tuned == labels if heading == "wrong" else np.isin(labels, kept)
-            columns[f"{Path(name).name}: {heading}"] = {key: [(score, good)] for key, score in
-                                                       _view_scores(encoder, answers).items()}  # fmt: skip
+            columns[f"{Path(name).name}: {heading}"] = {
+                key: [(score, good)] for key, score in _view_scores(encoder, answers).items()
+            }
     _print_table(
         f"AUROC in %, {METHOD}, {options.view_images} images of {options.views} views, one draw of known classes",
         *_areas(columns, options.resamples),
@@ -172,11 +177,14 @@ def _view_scores(encoder: DualEncoder, answers: dict[str, Adapted]) -> dict[str,
         return matches((answer.logits.double().numpy() - encoder.bias) / encoder.scale)
 
     return {
-        "confidence (init)": init.probs.amax(-1).double().numpy(), "confidence": tuned.probs.amax(-1).double().numpy(),
-        "match (init)": match(init), "match": match(tuned),
-        "agreement (init)": agree(init), "agreement": agree(tuned),
+        "confidence (init)": init.probs.amax(-1).double().numpy(),
+        "confidence": tuned.probs.amax(-1).double().numpy(),
+        "match (init)": match(init),
+        "match": match(tuned),
+        "agreement (init)": agree(init),
+        "agreement": agree(tuned),
         "confidence x agreement": tuned.probs.amax(-1).double().numpy() * agree(tuned),
-    }  # fmt: skip
+    }
 
 
 def _answers(encoder: DualEncoder, classes: Sequence[str], features: torch.Tensor) -> dict[str, Adapted]:
@@ -185,8 +193,9 @@ def _answers(encoder: DualEncoder, classes: Sequence[str], features: torch.Tenso
     parts = [tuner.predict(part) for part in features.split(16)]
     joined = {}
     for name in parts[0]:
-        tensors = {key: torch.cat([getattr(part[name], key) for part in parts]) for key in
-                   ("probs", "logits", "view_labels")}  # fmt: skip
+        tensors = {
+            key: torch.cat([getattr(part[name], key) for part in parts]) for key in ("probs", "logits", "view_labels")
+        }
         joined[name] = replace(parts[0][name], **tensors)
     return joined
 

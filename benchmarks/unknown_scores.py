@@ -17,10 +17,35 @@ from poise.views import ViewRecipe
 
 NEUTRAL = ("something", "thing", "object", "item", "entity", "stuff", "scene", "place", "background", "subject")
 BROAD = (
-    "person", "animal", "bird", "fish", "insect", "plant", "flower", "tree", "fruit", "food", "drink", "vehicle",
-    "building", "room", "furniture", "tool", "machine", "device", "instrument", "toy", "clothing", "container",
-    "landscape", "water", "sky", "sign", "drawing", "texture",
-)  # fmt: skip
+    "person",
+    "animal",
+    "bird",
+    "fish",
+    "insect",
+    "plant",
+    "flower",
+    "tree",
+    "fruit",
+    "food",
+    "drink",
+    "vehicle",
+    "building",
+    "room",
+    "furniture",
+    "tool",
+    "machine",
+    "device",
+    "instrument",
+    "toy",
+    "clothing",
+    "container",
+    "landscape",
+    "water",
+    "sky",
+    "sign",
+    "drawing",
+    "texture",
+)
 TEMPLATES = ("a photo of a {}.", "a picture of the {}.", "an image of one {}.", "this is a {}.", "{}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from poise import methods
 from poise.methods.method import parameters
 from poise.posthoc import posthoc
-from poise.report import published
+from poise.report.published import paper as published
 from poise.rules import Gives, rules
 
 DOCS = Path(__file__).parent
@@ -68,8 +68,11 @@ def calibration_error() -> dict[str, str]:
 
 def needs(method: methods.Method) -> str:
     """What a method needs, in words."""
-    words = {"gradient": "a gradient through the text tower", "stream": "images in a fixed order, one worker",
-             "labels": "a few labelled images per class"}  # fmt: skip
+    words = {
+        "gradient": "a gradient through the text tower",
+        "stream": "images in a fixed order, one worker",
+        "labels": "a few labelled images per class",
+    }
     listed = [words[need] for need in method.needs]
     return ", ".join(listed) or "nothing more than the " + ("views" if "all views" in method.cost else "plain view")
 
@@ -205,8 +208,10 @@ GUIDES = {  # what a reader wants -> the page's title and file
 def guides() -> str:
     """The guides that exist, by what a reader wants."""
     there = {want: (title, page) for want, (title, page) in GUIDES.items() if (DOCS / page).is_file()}
-    links = [(want, f"[{title}]({page.removeprefix('guides/') if 'guides/' in page else '../' + page})")
-             for want, (title, page) in there.items()]  # fmt: skip
+    links = [
+        (want, f"[{title}]({page.removeprefix('guides/') if 'guides/' in page else '../' + page})")
+        for want, (title, page) in there.items()
+    ]
     return "\n".join(["| you want to | read |", "|---|---|", *(f"| {want} | {link} |" for want, link in links)])
 
 

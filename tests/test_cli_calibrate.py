@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from poise.cli import labelled_images
 from poise.cli.app import app
+from poise.cli.input import labelled_images
 from poise.errors import InvalidCalibrationError, InvalidDatasetError, InvalidLabelsError, InvalidOptionError
 
 TINY = ["--model", "tiny", "--views", "3", "--device", "cpu"]
@@ -92,14 +92,27 @@ def test_decisions_are_shown_with_their_guarantee(folder, tmp_path):
     (tmp_path / "labels.csv").write_text(
         "path,label\n" + "".join(f"{row['source']},{row['label']}\n" for row in predicted), "utf-8"
     )  # every answer is right
-    made = invoke("calibrate", tmp_path / "labels.csv", "--labels", "cat,dog", "--missing-labels", "--out", out, *TINY,
-                  "--method", "zero-shot", "--max-error", "0.2")  # fmt: skip
+    made = invoke(
+        "calibrate",
+        tmp_path / "labels.csv",
+        "--labels",
+        "cat,dog",
+        "--missing-labels",
+        "--out",
+        out,
+        *TINY,
+        "--method",
+        "zero-shot",
+        "--max-error",
+        "0.2",
+    )
     assert made.exit_code == 0, (made.output, made.exception)
     shown = invoke("classify", image, "--calibration", out, "--device", "cpu", "--max-error", 0.2)
     assert "at most 20 % of the answers are wrong, with 95 % confidence" in " ".join(shown.output.split())
     assert "answer" in shown.output or "abstain" in shown.output
-    text = refused(InvalidCalibrationError, "classify", image, "--calibration", out, "--device", "cpu",
-                   "--max-error", 0.01)  # fmt: skip
+    text = refused(
+        InvalidCalibrationError, "classify", image, "--calibration", out, "--device", "cpu", "--max-error", 0.01
+    )
     assert "24 calibration images" in text
 
 
@@ -164,8 +177,18 @@ def test_groups_of_methods_and_what_cannot_be_certified(folder, tmp_path):
     )
     assert made.exit_code == 0, (made.output, made.exception)
     assert "no threshold can be certified for 15 % (zero-shot)" in " ".join(made.output.split())
-    text = refused(InvalidCalibrationError, "calibrate", folder, "--out", tmp_path / "c.json", "--method", "all",
-                   "--max-error", "0.15", *TINY)  # fmt: skip
+    text = refused(
+        InvalidCalibrationError,
+        "calibrate",
+        folder,
+        "--out",
+        tmp_path / "c.json",
+        "--method",
+        "all",
+        "--max-error",
+        "0.15",
+        *TINY,
+    )
     assert "24 images are too few" in text  # for seven methods
 
 

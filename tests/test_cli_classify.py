@@ -49,8 +49,11 @@ def test_json_rows(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
     assert [(Path(row["source"]).name, row["method"]) for row in rows] == [
-        ("a.png", "zero-shot"), ("a.png", "kld+cats"), ("b.jpg", "zero-shot"), ("b.jpg", "kld+cats"),
-    ]  # fmt: skip
+        ("a.png", "zero-shot"),
+        ("a.png", "kld+cats"),
+        ("b.jpg", "zero-shot"),
+        ("b.jpg", "kld+cats"),
+    ]
     assert sum(rows[1]["probabilities"].values()) == pytest.approx(1, abs=1e-6)
     assert len(rows[1]["details"]["view_confidences"]) == 4
 

@@ -54,8 +54,12 @@ def test_long_work_can_be_quiet_or_verbose(path: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["--model", "--device", "--address", "--actors", "--threads", "--quiet", "--verbose"])
 def test_options_of_one_name_have_one_description(name: str) -> None:
-    found = {path: option.help for path, command in COMMANDS.items() for option in command.params
-             if name in option.opts and path[0] != "convert"}  # fmt: skip
+    found = {
+        path: option.help
+        for path, command in COMMANDS.items()
+        for option in command.params
+        if name in option.opts and path[0] != "convert"
+    }
     assert len(found) > 1
     assert len(set(found.values())) == 1, found
 

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from poise import progress
 from poise.cli.app import app
 from poise.errors import InvalidOptionError
-from poise.evaluate import progress
 
 OPTIONS = ["--labels", "cat,dog,owl", "--model", "tiny", "--views", "3", "--device", "cpu"]
 

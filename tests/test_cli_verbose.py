@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from poise import progress
 from poise.cli.app import app
-from poise.cli.verbose import _HANDLER
+from poise.cli.output.verbose import _HANDLER
 from poise.errors import InvalidOptionError
-from poise.evaluate import progress
 
 OPTIONS = ["--model", "tiny", "--views", "3", "--device", "cpu"]
 

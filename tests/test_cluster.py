@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluate.attempt import contents, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
@@ -28,6 +27,7 @@ from poise.images import LoadedImage, read_image
 from poise.inference import ray_classifier as cluster_classifier
 from poise.inference.results import Failure
 from poise.loading.sources import NamedBytes
+from tests.evaluate.attempt import contents, make_images
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
 
@@ -155,9 +155,16 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(images: Path) -> RunConfig:
     return RunConfig(
-        name="run", model="tiny", datasets=(f"folder:{images}",), methods=("zero-shot", "kld+cats"), seeds=(1, 2),
-        views=4, chunk=3, batch_size=2, device="cpu",
-    )  # fmt: skip
+        name="run",
+        model="tiny",
+        datasets=(f"folder:{images}",),
+        methods=("zero-shot", "kld+cats"),
+        seeds=(1, 2),
+        views=4,
+        chunk=3,
+        batch_size=2,
+        device="cpu",
+    )
 
 
 def settings(out: Path) -> Settings:

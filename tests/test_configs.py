@@ -16,7 +16,7 @@ from poise.evaluate.config import RunConfig, build, read
 from poise.evaluate.resolve import check_init, init_kind, make_methods
 from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
-from poise.report import published
+from poise.report.published import paper as published
 from poise.tuning.frameworks import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"

@@ -38,25 +38,60 @@ def images(tmp_path: Path) -> Path:
 def test_from_images_to_the_report(script: ModuleType, images: Path, tmp_path: Path) -> None:
     name, packed = f"folder:{images}", [tmp_path / folder for folder in ("packed", "again")]
     for out in packed:
-        script.main(["prepare", "--test", name, "--train", name, "--count", "4", "--train-side", "40",
-                     "--out", str(out)])  # fmt: skip
+        script.main(
+            ["prepare", "--test", name, "--train", name, "--count", "4", "--train-side", "40", "--out", str(out)]
+        )
     folder, vit, report = packed[0] / "images", tmp_path / "vit", tmp_path / "report"
     for file in folder.iterdir():
         assert file.read_bytes() == (packed[1] / "images" / file.name).read_bytes()
     assert len(script.train_images(folder)) == 6  # those that are not tested
     assert len(script.held_out_images(folder)) == 4
 
-    script.main(["train", "--images", str(folder), "--pocket", str(packed[0] / "pocket"), "--out", str(vit),
-                 "--architecture", "tiny", "--steps", "2", "--batch", "4", "--every", "0",
-                 "--device", "cpu"])  # fmt: skip
+    script.main(
+        [
+            "train",
+            "--images",
+            str(folder),
+            "--pocket",
+            str(packed[0] / "pocket"),
+            "--out",
+            str(vit),
+            "--architecture",
+            "tiny",
+            "--steps",
+            "2",
+            "--batch",
+            "4",
+            "--every",
+            "0",
+            "--device",
+            "cpu",
+        ]
+    )
     trained, pocket = load_file(vit / "open_clip_model.safetensors"), load_file(FOLDER / "open_clip_model.safetensors")
     texts = [key for key in trained if not key.startswith("visual.")]
     assert texts
     for key in texts:
         torch.testing.assert_close(trained[key], pocket[key].float(), rtol=0, atol=0)
 
-    script.main(["compare", "--images", str(folder), "--model", str(vit), "--out", str(report), "--views", "4",
-                 "--dtypes", "float64", "float32", "--device", "cpu"])  # fmt: skip
+    script.main(
+        [
+            "compare",
+            "--images",
+            str(folder),
+            "--model",
+            str(vit),
+            "--out",
+            str(report),
+            "--views",
+            "4",
+            "--dtypes",
+            "float64",
+            "float32",
+            "--device",
+            "cpu",
+        ]
+    )
     found = json.loads((report / "float8_answers.json").read_text())
     assert found["images"] == 4
     assert found["model"]["steps"] == 2

@@ -12,20 +12,34 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from evaluate.attempt import make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.data import open_dataset
 from poise.images.find import find_images
+from tests.evaluate.attempt import make_images
 
 TINY = ["--model", "tiny", "--views", "2", "--device", "cpu"]
 MARKUP = ["=HYPERLINK(1)", "<script>alert(1)<", "[bold]x[", "$\\input{x}$#_&%", "| a | `b` |", "\x1b[31mred", "\u202e"]
 
 
 def bench(images: Path, out: Path, *more: str):
-    command = ["bench", "run", "--dataset", f"folder:{images}", *TINY, "--method", "zero-shot,tpt", "--seeds", "1",
-               "--name", "run", "--out", str(out), *more]  # fmt: skip
+    command = [
+        "bench",
+        "run",
+        "--dataset",
+        f"folder:{images}",
+        *TINY,
+        "--method",
+        "zero-shot,tpt",
+        "--seeds",
+        "1",
+        "--name",
+        "run",
+        "--out",
+        str(out),
+        *more,
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, (result.output, result.exception)
     return result

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from poise import calibration, data
-from poise.cli.labelled_images import read_labelled
+from poise.cli.input.labelled_images import read_labelled
 from poise.errors import InvalidCalibrationError, PoiseError, reason_of
 from poise.evaluate.config import read
 from poise.evaluate.storage.checks import read_header

@@ -9,7 +9,7 @@ import pytest
 from poise import methods
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.methods import Method, Term
-from poise.report.looks import look
+from poise.report.colours import look
 
 
 def test_the_rows_are_the_papers() -> None:
@@ -105,10 +105,20 @@ def test_methods_of_others_work_by_name(monkeypatch: pytest.MonkeyPatch) -> None
         methods.register(mine)
 
 
-@pytest.mark.parametrize("options", [
-    {"steps": -1}, {"steps": 1.5}, {"lr": 0}, {"lr": float("nan")}, {"selection": 0}, {"selection": 2}, {"t_min": 0},
-    {"t_min": 20}, {"weight_decay": float("inf")},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": -1},
+        {"steps": 1.5},
+        {"lr": 0},
+        {"lr": float("nan")},
+        {"selection": 0},
+        {"selection": 2},
+        {"t_min": 0},
+        {"t_min": 20},
+        {"weight_decay": float("inf")},
+    ],
+)
 def test_options_out_of_range_are_refused(options: dict) -> None:
     with pytest.raises(InvalidOptionError):
         methods.get("kld+cats", **options)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 import poise
 
 ROOT = Path(__file__).parents[1]
-CODE = ("src", "tests", "benchmarks", "tools", "docs")
+CODE = ("src", "tests", "benchmarks", "tools", "docs", "examples")
 CHECKS = {
     "lint": ["ruff", "check", *CODE],
     "format": ["ruff", "format", "--check", *CODE],
@@ -41,13 +39,6 @@ def test_layers() -> None:
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.walk_packages(poise.__path__, "poise.")])
 def test_every_module_imports(name: str) -> None:
     importlib.import_module(name)
-
-
-def test_no_file_name_and_no_class_name_occurs_twice() -> None:
-    files = [path for path in (ROOT / "src" / "poise").rglob("*.py") if path.name != "__init__.py"]
-    classes = [name for path in files for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.M)]
-    for names in ([path.name for path in files], classes):
-        assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_help_is_free_of_torch() -> None:

@@ -25,11 +25,17 @@ def test_all_licences_are_on_the_list() -> None:
 @pytest.mark.parametrize(
     ("text", "fine"),
     [
-        ("MIT", True), ("Apache-2.0 OR GPL-3.0", True), ("BSD License; GNU General Public License (GPL)", True),
-        ("MIT AND GPL-3.0", False), ("GPLv2", False), ("LGPL-2.1", False), ("unknown", False),
-        ("Apache-2.0 AND (MIT OR GPL-2.0)", True), ("3-Clause BSD License", True),
+        ("MIT", True),
+        ("Apache-2.0 OR GPL-3.0", True),
+        ("BSD License; GNU General Public License (GPL)", True),
+        ("MIT AND GPL-3.0", False),
+        ("GPLv2", False),
+        ("LGPL-2.1", False),
+        ("unknown", False),
+        ("Apache-2.0 AND (MIT OR GPL-2.0)", True),
+        ("3-Clause BSD License", True),
     ],
-)  # fmt: skip
+)
 def test_what_counts_as_a_permissive_licence(text: str, fine: bool) -> None:
     assert (licences.refused({"package": text}) == {}) == fine
 
@@ -46,7 +52,8 @@ def test_hashes_are_those_of_the_pinned_versions() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     plain = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in hashed.items()}
-    missing = {name: version for name, version in pinned.items()
-               if plain.get(re.sub(r"[-_.]+", "-", name).lower()) != version}  # fmt: skip
+    missing = {
+        name: version for name, version in pinned.items() if plain.get(re.sub(r"[-_.]+", "-", name).lower()) != version
+    }
     assert missing == {}
     assert "://" not in text

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from evaluate.attempt import arguments, make_images
 from typer.testing import CliRunner
 
 from poise import methods, metrics
 from poise.cli.app import app
+from tests.evaluate.attempt import arguments, make_images
 
 METHOD = methods.Method(
     name="kld+mine",

@@ -27,9 +27,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
-from evaluate.attempt import PRELOAD, arguments, contents, make_images  # noqa: E402
+from tests.evaluate.attempt import PRELOAD, arguments, contents, make_images  # noqa: E402
 
 RESULTS = ROOT / "tools" / "chaos_results.jsonl"
 KILLED = -signal.SIGKILL
@@ -67,13 +67,19 @@ def child(argv: list[str], log: str, fault: Fault) -> None:
 
 def install(fault: Fault) -> None:
     """Replace the function at the fault's place."""
-    from poise.cli.sink import Sink
+    from poise.cli.output.sink import Sink
     from poise.evaluate.storage.ledger import Ledger
     from poise.inference.predictor import Predictor
     from poise.loading import sources
 
-    places = {"decode": (sources, "_load"), "tune": (Predictor, "_answer"), "write": (os, "fsync"),
-              "rename": (os, "replace"), "line": (Ledger, "append"), "row": (Sink, "add")}  # fmt: skip
+    places = {
+        "decode": (sources, "_load"),
+        "tune": (Predictor, "_answer"),
+        "write": (os, "fsync"),
+        "rename": (os, "replace"),
+        "line": (Ledger, "append"),
+        "row": (Sink, "add"),
+    }
     if not fault.place:
         return
     owner, name = places[fault.place]
@@ -98,7 +104,7 @@ def install(fault: Fault) -> None:
 def start(argv: list[str], log: Path, fault: Fault = Fault()) -> multiprocessing.process.BaseProcess:  # noqa: B008
     """Begin an attempt; modules are imported once, in a server process that forks each attempt."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, "poise.cli.classify", "poise.inference.classifier"])
+    context.set_forkserver_preload([*PRELOAD, "poise.cli.commands.classify", "poise.inference.classifier"])
     process = context.Process(target=child, args=(argv, str(log), fault))
     process.start()
     return process
@@ -129,8 +135,19 @@ class Command:
         self.argv = arguments(self.images, self.out)
         if self.kind == "classify":
             labels = ["--labels", "class0,class1,class2", "--model", "tiny", "--views", "4", "--device", "cpu"]
-            self.argv = ["classify", str(self.images), *labels, "--batch-size", "1", "--format", "jsonl", "--quiet",
-                         "--out", str(self.out / "rows.jsonl"), "--resume"]  # fmt: skip
+            self.argv = [
+                "classify",
+                str(self.images),
+                *labels,
+                "--batch-size",
+                "1",
+                "--format",
+                "jsonl",
+                "--quiet",
+                "--out",
+                str(self.out / "rows.jsonl"),
+                "--resume",
+            ]
 
     def left(self) -> dict[str, bytes]:
         """Return the files that the command has written."""
@@ -257,9 +274,15 @@ def main() -> None:
                 command.restart()
                 row(command, whole, -(-asked.kills // len(asked.rows)), random.Random(asked.seed), count)
             wrong += count.wrong
-            line = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit.stdout.strip(), "row": name,
-                    "kills": count.kills, "finished": count.finished, "wrong": count.wrong,
-                    "seconds": round(time.monotonic() - began)}  # fmt: skip
+            line = {
+                "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+                "commit": commit.stdout.strip(),
+                "row": name,
+                "kills": count.kills,
+                "finished": count.finished,
+                "wrong": count.wrong,
+                "seconds": round(time.monotonic() - began),
+            }
             print(json.dumps(line), flush=True)
             with RESULTS.open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evaluate.attempt import contents
 
 from poise.errors import WorkersLostError
 from poise.evaluate import ray_engine
@@ -19,6 +18,7 @@ from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, WorkerSettings
+from tests.evaluate.attempt import contents
 
 EVERY = 4.0  # seconds between two kills
 SLOWER = 1.0  # seconds that each unit takes longer, so that there is something to kill
@@ -40,8 +40,17 @@ def run_with_kills(root: Path, count: Any) -> None:
             time.sleep(SLOWER)
             return super().work(unit)
 
-    config = RunConfig(name="run", model="tiny", datasets=(f"folder:{root / 'images'}",), chunk=1, seeds=(1, 2, 3),
-                       methods=("zero-shot", "kld+cats"), views=4, batch_size=1, device="cpu")  # fmt: skip
+    config = RunConfig(
+        name="run",
+        model="tiny",
+        datasets=(f"folder:{root / 'images'}",),
+        chunk=1,
+        seeds=(1, 2, 3),
+        methods=("zero-shot", "kld+cats"),
+        views=4,
+        batch_size=1,
+        device="cpu",
+    )
     torch.set_num_threads(1)  # as in the workers, which have a core each: other numbers of threads round differently
     run(config, Settings(out=str(root / "local"), workers=1))
     ray_engine.UnitWorker = Marked  # type: ignore[misc]

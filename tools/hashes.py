@@ -42,8 +42,12 @@ def hashes(requirements: list[str]) -> dict[str, str]:
 def read_report(report: Path) -> dict[str, str]:
     """Return the SHA-256 by name and version from pip's report; addresses are left out."""
     rows = json.loads(report.read_text("utf-8"))["install"]
-    return {f"{row['metadata']['name'].lower()}=={row['metadata']['version']}":
-            row["download_info"]["archive_info"]["hashes"]["sha256"] for row in rows}  # fmt: skip
+    return {
+        f"{row['metadata']['name'].lower()}=={row['metadata']['version']}": row["download_info"]["archive_info"][
+            "hashes"
+        ]["sha256"]
+        for row in rows
+    }
 
 
 def main() -> None:

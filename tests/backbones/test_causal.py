@@ -8,7 +8,6 @@ import pytest
 import torch
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
-from oracles.text import text_features
 
 from poise.backbones.loaders.openclip import causal_tower, wrap
 from poise.backbones.loaders.tiny import CONFIG, tiny_model
@@ -17,6 +16,7 @@ from poise.backbones.text.shared_prefix import SharedPrefix
 from poise.errors import InvalidOptionError
 from poise.prompts import init_prompt, tokenise
 from poise.types import Prompt
+from tests.oracles.text import text_features
 
 CPU = torch.device("cpu")
 WORDS = [

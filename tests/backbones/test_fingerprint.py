@@ -7,7 +7,6 @@ import json
 
 import pytest
 import torch
-from backbones.saved import save_clip, save_open_clip, save_siglip
 from safetensors.torch import load_file, save_file
 
 from poise.backbones import fingerprint as code
@@ -19,6 +18,7 @@ from poise.backbones.loaders.pocket import FOLDER, load_pocket
 from poise.backbones.loaders.tiny import load_tiny, tiny_model
 from poise.errors import InvalidOptionError
 from poise.types import Fingerprinted
+from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import torch
 from open_clip.model import CLIP
 from torch import Tensor, nn
 
-from poise import jit
+from poise import triton_support
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.loaders.openclip import class_token_tower
@@ -21,7 +21,7 @@ from poise.errors import InvalidOptionError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 kernels = pytest.mark.skipif(
-    not jit.available or (DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"),
+    not triton_support.available or (DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"),
     reason="no GPU and no interpreter",
 )
 

@@ -14,8 +14,6 @@ from types import FrameType
 
 import open_clip
 import pytest
-from backbones.hostile import ATTACKS, Attack, edit, raw
-from backbones.saved import save_clip, save_open_clip, save_siglip, siglip_tokenizer
 from huggingface_hub import constants
 
 from poise.backbones import load_model
@@ -24,6 +22,8 @@ from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.known_keys import HUGGING_FACE_TEXT, OPEN_CLIP_MODEL
 from poise.backbones.loaders.openclip_load import build
 from poise.errors import InvalidCheckpointError, PoiseError
+from tests.backbones.hostile import ATTACKS, Attack, edit, raw
+from tests.backbones.saved import save_clip, save_open_clip, save_siglip, siglip_tokenizer
 
 SECONDS = 30
 EVIL = "from pathlib import Path\nPath({!r}).touch()\nclass Evil:\n    pass\n"
@@ -123,9 +123,22 @@ def test_the_folders_without_a_change_load(base: str, bases: dict[str, Path], gu
         raw("generation_config.json", b"{"),
         raw("pytorch_model.bin", b"garbage"),
     ],
-    ids=["kernel", "kernel-2", "name", "class", "weights", "inner-kernel", "tokenizer-name", "tokenizer-file",
-         "template", "processor", "adapter", "generation", "pickle"],
-)  # fmt: skip
+    ids=[
+        "kernel",
+        "kernel-2",
+        "name",
+        "class",
+        "weights",
+        "inner-kernel",
+        "tokenizer-name",
+        "tokenizer-file",
+        "template",
+        "processor",
+        "adapter",
+        "generation",
+        "pickle",
+    ],
+)
 def test_unknown_keys_do_not_reach_transformers(change, bases: dict[str, Path], plain: str, guarded: Path) -> None:
     name = copied(bases["clip"], guarded / "model")
     change(guarded / "model")
@@ -141,8 +154,16 @@ def test_all_architectures_of_open_clip_fit_the_schema() -> None:
 
 
 def test_a_text_tower_of_the_hub_is_built_from_known_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tower = {"model_type": "roberta", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-             "intermediate_size": 64, "vocab_size": 99, "max_position_embeddings": 40, "pad_token_id": 1}  # fmt: skip
+    tower = {
+        "model_type": "roberta",
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "vocab_size": 99,
+        "max_position_embeddings": 40,
+        "pad_token_id": 1,
+    }
     (tmp_path / "config.json").write_text(json.dumps(tower | {"_name_or_path": "x"}))
     monkeypatch.setattr(hub, "fetch", lambda repo, names, cache_dir=None: tmp_path / names[0])
     config = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backbones.saved import save_open_clip
 from open_clip.tokenizer import SimpleTokenizer
 
 from poise.backbones import load_model
@@ -12,6 +11,7 @@ from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.tiny import tiny_model
 from poise.encoding.prompted_views import PromptedViews, pairs
 from poise.errors import InvalidOptionError
+from tests.backbones.saved import save_open_clip
 
 VIEWS = torch.randn(2, 3, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
 

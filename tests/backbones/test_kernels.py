@@ -7,10 +7,9 @@ import os
 import pytest
 import torch
 from open_clip.model import CLIP
-from oracles.text import text_features
 from torch import Tensor, nn
 
-from poise import jit
+from poise import triton_support
 from poise.backbones import load_model
 from poise.backbones.block import Mlp
 from poise.backbones.encoder import Encoder
@@ -22,13 +21,14 @@ from poise.backbones.triton import block_kernels, fused_block
 from poise.encoding.class_texts import ClassTexts
 from poise.prompts import init_prompt, tokenise
 from poise.types import ClassTokens, Prompt
+from tests.oracles.text import text_features
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SLACK = 300 if DEVICE.type == "cuda" else 1  # a GPU multiplies float32 in TF32, which has 13 bits fewer
 LABELS = ["cat", "great white shark", "a very long name for a thing that has no name", *(f"no {i}" for i in range(24))]
 
 pytestmark = [
-    pytest.mark.skipif(not jit.available, reason="no Triton for this platform"),
+    pytest.mark.skipif(not triton_support.available, reason="no Triton for this platform"),
     pytest.mark.skipif(DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU"),
     pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),  # raised by NumPy in the interpreter
 ]
@@ -166,9 +166,11 @@ def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) ->
     actual = ClassTexts(encoder, classes, start, tokens_per_pass=8)
     assert len(list(actual._chunks(1))) > 1
     torch.testing.assert_close(
-        actual.pullback_to_init(cotangent).context, expected.pullback_to_init(cotangent).context,
-        atol=1e-4 * SLACK, rtol=1e-3,
-    )  # fmt: skip
+        actual.pullback_to_init(cotangent).context,
+        expected.pullback_to_init(cotangent).context,
+        atol=1e-4 * SLACK,
+        rtol=1e-3,
+    )
 
 
 def test_other_blocks_are_left_to_torch() -> None:

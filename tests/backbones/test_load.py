@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 import torch
-from backbones.saved import save_clip, save_open_clip, save_siglip
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
@@ -18,6 +17,7 @@ from poise.backbones.loaders import hub
 from poise.backbones.loaders.openclip_load import build, known_names, named_weights, uses_quick_gelu
 from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
 from poise.registry import Registry
+from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
 WEIGHTS = "open_clip_model.safetensors"
 

@@ -8,7 +8,6 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip, siglip_tokenizer
 from PIL import Image
 
 from poise.backbones import load_model
@@ -18,6 +17,7 @@ from poise.testing import check_backbone
 from poise.types import Prompt
 from poise.views import plan_views
 from poise.views.pil.crops import make_views
+from tests.backbones.saved import OPEN_CLIP, save_clip, save_open_clip, save_siglip, siglip_tokenizer
 
 LABELS = ["cat", "great white shark", "a dog", "annual crop land of the north"]
 
@@ -116,9 +116,16 @@ def test_siglip_with_its_own_tokenizer(tmp_path):
     sentences = ["a photo of a cat in the great white room", "this dog saw a shark, the quick brown fox jumps"] * 20
     with (tmp_path / "trained.model").open("wb") as file:
         pieces.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences), model_writer=file, vocab_size=60, hard_vocab_limit=False,
-            pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter(sentences),
+            model_writer=file,
+            vocab_size=60,
+            hard_vocab_limit=False,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=2,
+        )
     tokenizer = SiglipTokenizer(str(tmp_path / "trained.model"), model_max_length=64, model_input_names=["input_ids"])
     model = save_siglip(tmp_path / "model", tokenizer=tokenizer)
     encoder = load_model(f"transformers:{tmp_path / 'model'}", device="cpu")

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from backbones.saved import save_clip, save_open_clip, save_siglip
 
 from poise import Classifier, load_model
 from poise.backbones.fingerprint import fingerprint
@@ -22,6 +21,7 @@ from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import resolve
 from poise.export import export_onnx
 from poise.types import DualEncoder
+from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino (extra 'openvino') is not installed"
@@ -45,9 +45,12 @@ def _side(views: torch.Tensor, side: int) -> torch.Tensor:
 @needs_openvino
 @pytest.mark.parametrize(
     ("save", "scheme"),
-    [(lambda folder: save_open_clip("rn", folder), "local-dir"), (save_clip, "transformers"),
-     (save_siglip, "transformers")],
-)  # fmt: skip
+    [
+        (lambda folder: save_open_clip("rn", folder), "local-dir"),
+        (save_clip, "transformers"),
+        (save_siglip, "transformers"),
+    ],
+)
 def test_features_are_those_of_torch(
     save: Callable[[Path], Any], scheme: str, views: torch.Tensor, tmp_path: Path
 ) -> None:

@@ -15,9 +15,27 @@ from poise.backbones import load_model
 from poise.backbones.loaders.pocket import FOLDER
 
 LABELS = (
-    "cat", "dog", "horse", "bird", "fish", "coffee cup", "bottle", "pizza", "rocket", "airplane",
-    "ship", "car", "motorcycle", "bicycle", "astronaut", "tree", "house", "chair", "clock", "guitar",
-)  # fmt: skip
+    "cat",
+    "dog",
+    "horse",
+    "bird",
+    "fish",
+    "coffee cup",
+    "bottle",
+    "pizza",
+    "rocket",
+    "airplane",
+    "ship",
+    "car",
+    "motorcycle",
+    "bicycle",
+    "astronaut",
+    "tree",
+    "house",
+    "chair",
+    "clock",
+    "guitar",
+)
 PHOTOS = {
     "chelsea.png": "cat",
     "coffee.png": "coffee cup",

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.text import text_features
 
 from poise.backbones import load_model
 from poise.backbones.loaders.openclip import causal_tower
@@ -15,6 +14,7 @@ from poise.backbones.text.shared_prefix import SharedPrefix
 from poise.backbones.text.tiles import _offsets, _tile_width, make_tiles
 from poise.prompts import init_prompt, tokenise
 from poise.types import Prompt
+from tests.oracles.text import text_features
 
 LABELS = [
     "cat",

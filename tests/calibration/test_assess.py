@@ -18,9 +18,17 @@ from poise.metrics import Sample, estimate
 from poise.metrics.bootstrap import Estimate, Interval
 
 CONDITIONS = Conditions(
-    model="m", fingerprint="f", labels=("a", "b", "ç"), template="{}", context="auto", init="template", init_hash="",
-    views=2, augmix=False, seed=7,
-)  # fmt: skip
+    model="m",
+    fingerprint="f",
+    labels=("a", "b", "ç"),
+    template="{}",
+    context="auto",
+    init="template",
+    init_hash="",
+    views=2,
+    augmix=False,
+    seed=7,
+)
 RNG = np.random.default_rng(5)
 LABELS, U = RNG.integers(0, 3, 60), RNG.random(60)
 PROBS = {name: RNG.dirichlet(np.ones(3), 60) for name in ("one", "two")}
@@ -84,11 +92,13 @@ def test_the_recommendation_in_words() -> None:
     seconds = {"cheap": 0.123456, "dear": 2.0, "middle": 1.0}
     best = method(0.2, 0.9)
     assert recommend(seconds, {"cheap": method(0.4, 0.9), "dear": best, "middle": method(0.3, 0.9)}) == (
-        "dear", "dear has the best Brier score 0.200; cheap, middle cost less, but are significantly worse.",
-    )  # fmt: skip
+        "dear",
+        "dear has the best Brier score 0.200; cheap, middle cost less, but are significantly worse.",
+    )
     assert recommend(seconds, {"cheap": best, "dear": method(0.4, 0.9)}) == (
-        "cheap", "cheap has the best Brier score 0.200 and costs least.",
-    )  # fmt: skip
+        "cheap",
+        "cheap has the best Brier score 0.200 and costs least.",
+    )
     assert recommend(seconds, {"dear": best}) == ("dear", "dear has the best Brier score 0.200.")
     chosen, reason = recommend(seconds, {"cheap": noisy(0.3003, 0.9), "dear": best, "middle": noisy(0.21, 0.9)})
     assert chosen == "cheap"
@@ -121,9 +131,16 @@ def test_worse_in_one_of_two_metrics_is_worse() -> None:
 
 def test_the_options_are_those_of_a_classifier(made: Calibration) -> None:
     assert made.options() == {
-        "labels": ["a", "b", "ç"], "model": "m", "method": [made.recommended], "template": "{}", "context": "auto",
-        "init": "template", "views": 2, "augmix": False, "seed": 7,
-    }  # fmt: skip
+        "labels": ["a", "b", "ç"],
+        "model": "m",
+        "method": [made.recommended],
+        "template": "{}",
+        "context": "auto",
+        "init": "template",
+        "views": 2,
+        "augmix": False,
+        "seed": 7,
+    }
     assert len(made) == 60
     assert repr(made) == "Calibration(60 images, 3 labels, methods one, two)"
 
@@ -161,8 +178,9 @@ def test_sets_contain_labels_as_often_as_asked(made: Calibration) -> None:
     for label in range(3):
         mine = np.flatnonzero(label == LABELS)
         limit = sorted(part.scores["lac"][mine])[math.ceil((len(mine) + 1) * 0.8) - 1]
-        np.testing.assert_array_equal((own.members & ~own.empty[:, None])[:, label],
-                                      (1 - PROBS["one"][:, label] <= limit + 1e-8) & ~own.empty)  # fmt: skip
+        np.testing.assert_array_equal(
+            (own.members & ~own.empty[:, None])[:, label], (1 - PROBS["one"][:, label] <= limit + 1e-8) & ~own.empty
+        )
 
 
 def test_ten_bins_by_default(made: Calibration) -> None:

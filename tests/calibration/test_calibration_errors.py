@@ -20,54 +20,83 @@ BOUND = "Numbers of errors outside of 0 to the number of images were given. Give
 WEIGHTS = "or some are negative or not finite. Give 2 numbers of at least 0."
 PARAMETERS = "does not have exactly its parameters."
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: Temperature(0.0),
-     "temperature = 0.0 was given to the calibrator 'temperature'. Give a number from 0.0001 to 10000."),
-    (lambda: Temperature(10001),
-     "temperature = 10001 was given to the calibrator 'temperature'. Give a number from 0.0001 to 10000."),
+    (
+        lambda: Temperature(0.0),
+        "temperature = 0.0 was given to the calibrator 'temperature'. Give a number from 0.0001 to 10000.",
+    ),
+    (
+        lambda: Temperature(10001),
+        "temperature = 10001 was given to the calibrator 'temperature'. Give a number from 0.0001 to 10000.",
+    ),
     (lambda: Beta(1.0, -1.0, 0.0), "b = -1.0 was given to the calibrator 'beta'. Give a number from 0 to 10000."),
-    (lambda: Beta(1.0, 1.0, -1e5),
-     "m = -100000.0 was given to the calibrator 'beta'. Give a number from -10000 to 10000."),
-    (lambda: Temperature("1"),  # type: ignore[arg-type]
-     "The option 'temperature' of the calibrator 'temperature' is '1'. Give a value of type float."),
-    (lambda: calibrator_from({"name": "isotonic" * 9}),
-     "No calibrator has the name 'isotonicisotonicisotonicisotonicisotonic'. Known: temperature, beta."),
+    (
+        lambda: Beta(1.0, 1.0, -1e5),
+        "m = -100000.0 was given to the calibrator 'beta'. Give a number from -10000 to 10000.",
+    ),
+    (
+        lambda: Temperature("1"),  # type: ignore[arg-type]
+        "The option 'temperature' of the calibrator 'temperature' is '1'. Give a value of type float.",
+    ),
+    (
+        lambda: calibrator_from({"name": "isotonic" * 9}),
+        "No calibrator has the name 'isotonicisotonicisotonicisotonicisotonic'. Known: temperature, beta.",
+    ),
     (lambda: calibrator_from(None), "No calibrator has the name 'None'. Known: temperature, beta."),  # type: ignore[arg-type]
-    (lambda: calibrator_from({"name": "temperature"}),
-     f"The calibrator 'temperature' {PARAMETERS} Give name, temperature."),
-    (lambda: calibrator_from({"name": "beta", "a": 1.0, "b": 1.0, "m": 0.0}),
-     f"The calibrator 'beta' {PARAMETERS} Give a, b, m, name, temperature."),
+    (
+        lambda: calibrator_from({"name": "temperature"}),
+        f"The calibrator 'temperature' {PARAMETERS} Give name, temperature.",
+    ),
+    (
+        lambda: calibrator_from({"name": "beta", "a": 1.0, "b": 1.0, "m": 0.0}),
+        f"The calibrator 'beta' {PARAMETERS} Give a, b, m, name, temperature.",
+    ),
     (lambda: fit_temperature(PROBS, [0, 1], [1.0]), f"Weights of shape (1,) were given, {WEIGHTS}"),
     (lambda: fit_beta(PROBS, [0, 1], [1.0, -1.0]), f"Weights of shape (2,) were given, {WEIGHTS}"),
     (lambda: fit_beta(PROBS, [0, 1], [1.0, np.inf]), f"Weights of shape (2,) were given, {WEIGHTS}"),
-    (lambda: upper_bound(3, 2, 0.1), BOUND), (lambda: upper_bound(-1, 2, 0.1), BOUND),
-    (lambda: upper_bound(1, np.inf, 0.1), BOUND), (lambda: upper_bound(0, 2, 1.0), f"delta is 1.0. {LEVEL}"),
+    (lambda: upper_bound(3, 2, 0.1), BOUND),
+    (lambda: upper_bound(-1, 2, 0.1), BOUND),
+    (lambda: upper_bound(1, np.inf, 0.1), BOUND),
+    (lambda: upper_bound(0, 2, 1.0), f"delta is 1.0. {LEVEL}"),
     (lambda: images_for_error(0.0), f"max_error is 0.0. {LEVEL}"),
     (lambda: images_for_error(0.1, 0), f"delta is 0. {LEVEL}"),
     (lambda: images_for_coverage(1.0), f"coverage is 1.0. {LEVEL}"),
     (lambda: certify([0.5], [True], 0.1, starts=0), "starts = 0 was given. Give a whole number of at least 1."),
-    (lambda: certify([0.5], [], 0.1),
-     "Confidences of shape (1,) and outcomes of shape (0,) were given. "
-     "Give two vectors of the same length, at least 1."),
+    (
+        lambda: certify([0.5], [], 0.1),
+        "Confidences of shape (1,) and outcomes of shape (0,) were given. "
+        "Give two vectors of the same length, at least 1.",
+    ),
     (lambda: exact_level("coverage", True), f"coverage is True. {LEVEL}"),
     (lambda: exact_level("coverage", "0.9"), f"coverage is '0.9'. {LEVEL}"),  # type: ignore[arg-type]
     (lambda: exact_level("coverage", 1), f"coverage is 1. {LEVEL}"),
-    (lambda: quantile([[0.5]], 0.9),
-     "Scores of shape (1, 1) were given, or some are not numbers. Give the scores of the true classes, one per image."),
-    (lambda: quantile([np.nan], 0.9),
-     "Scores of shape (1,) were given, or some are not numbers. Give the scores of the true classes, one per image."),
+    (
+        lambda: quantile([[0.5]], 0.9),
+        "Scores of shape (1, 1) were given, or some are not numbers. Give the scores of the true classes, "
+        "one per image.",
+    ),
+    (
+        lambda: quantile([np.nan], 0.9),
+        "Scores of shape (1,) were given, or some are not numbers. Give the scores of the true classes, one per image.",
+    ),
     (lambda: quantile([0.5], 0.0), f"coverage is 0.0. {LEVEL}"),
     (lambda: class_quantiles([0.5], [3], 2, 0.9), "Labels run from 3 to 3. For 2 classes they lie in 0..1."),
-    (lambda: scores.get("lac").sets(PROBS, [0.1, 0.2, 0.3]),
-     "Quantiles of shape (3,) were given, or some are not numbers. Give one number, or one for each of 2 classes."),
-    (lambda: scores.get("lac").sets(PROBS, np.nan),
-     "Quantiles of shape () were given, or some are not numbers. Give one number, or one for each of 2 classes."),
+    (
+        lambda: scores.get("lac").sets(PROBS, [0.1, 0.2, 0.3]),
+        "Quantiles of shape (3,) were given, or some are not numbers. Give one number, or one for each of 2 classes.",
+    ),
+    (
+        lambda: scores.get("lac").sets(PROBS, np.nan),
+        "Quantiles of shape () were given, or some are not numbers. Give one number, or one for each of 2 classes.",
+    ),
     (lambda: scores.get("raps").sets(PROBS, 0.9), RANDOM),
     (lambda: scores.get("aps").of_labels(PROBS, [0, 1], [0.5, 1.5]), RANDOM),
     (lambda: scores.get("aps").of_labels(PROBS, [0, 1], [0.5, -0.5]), RANDOM),
     (lambda: scores.get("aps").of_labels(PROBS, [0, 1], [0.5]), RANDOM),
-    (lambda: scores.get("lac").of_labels([0.5], [0]),
-     "Probabilities of shape (1,) were given. Give [images, classes]."),
-]  # fmt: skip
+    (
+        lambda: scores.get("lac").of_labels([0.5], [0]),
+        "Probabilities of shape (1,) were given. Give [images, classes].",
+    ),
+]
 
 
 @pytest.mark.parametrize("at", range(len(REFUSED)))

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from oracles import calibration as oracle
 
 from poise.calibration import (
     Beta,
@@ -19,11 +18,19 @@ from poise.calibration import (
     upper_bound,
 )
 from poise.calibration.certify import Certificate
+from tests.oracles import calibration as oracle
 
 ROWS = [
-    [0.7, 0.2, 0.1], [0.2, 0.3, 0.5], [0.4, 0.4, 0.2], [1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5],
-    [0.34, 0.33, 0.33], [0.98, 0.02, 0.0], [0.5, 0.49999, 0.00001],
-]  # fmt: skip
+    [0.7, 0.2, 0.1],
+    [0.2, 0.3, 0.5],
+    [0.4, 0.4, 0.2],
+    [1 / 3, 1 / 3, 1 / 3],
+    [1.0, 0.0, 0.0],
+    [0.0, 0.5, 0.5],
+    [0.34, 0.33, 0.33],
+    [0.98, 0.02, 0.0],
+    [0.5, 0.49999, 0.00001],
+]
 CURVES = [(1.0, 1.0, 0.0), (1.0, 1.0, -1.0), (0.0, 0.0, -3.0), (2.0, 0.5, 1.0), (0.0, 3.0, -9.0), (1.0, 1.0, 9.0)]
 
 

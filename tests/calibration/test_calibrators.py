@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from oracles import calibration as oracle
 from scipy import optimize
 
 from poise.calibration import Beta, Temperature, calibrator_from, fit_beta, fit_temperature
 from poise.errors import InvalidOptionError
+from tests.oracles import calibration as oracle
 
 CALIBRATORS = st.one_of(
     st.builds(Temperature, st.floats(1e-4, 1e4)),
@@ -54,15 +54,26 @@ def test_confidence_grows_with_confidence(calibrator: Temperature | Beta, values
 @pytest.mark.parametrize(
     "values",
     [
-        None, [], "beta", {}, {"name": "beta"}, {"name": ["temperature"], "temperature": 1.0}, {"name": "isotonic"},
-        {"name": "temperature", "temperature": float("nan")}, {"name": "temperature", "temperature": float("inf")},
-        {"name": "temperature", "temperature": 0.0}, {"name": "temperature", "temperature": -1.0},
-        {"name": "temperature", "temperature": True}, {"name": "temperature", "temperature": "1"},
-        {"name": "temperature", "temperature": 1.0, "more": 1}, {"name": "temperature", "temperature": 10**400},
-        {"name": "beta", "a": -0.1, "b": 1.0, "m": 0.0}, {"name": "beta", "a": 1.0, "b": None, "m": 0.0},
+        None,
+        [],
+        "beta",
+        {},
+        {"name": "beta"},
+        {"name": ["temperature"], "temperature": 1.0},
+        {"name": "isotonic"},
+        {"name": "temperature", "temperature": float("nan")},
+        {"name": "temperature", "temperature": float("inf")},
+        {"name": "temperature", "temperature": 0.0},
+        {"name": "temperature", "temperature": -1.0},
+        {"name": "temperature", "temperature": True},
+        {"name": "temperature", "temperature": "1"},
+        {"name": "temperature", "temperature": 1.0, "more": 1},
+        {"name": "temperature", "temperature": 10**400},
+        {"name": "beta", "a": -0.1, "b": 1.0, "m": 0.0},
+        {"name": "beta", "a": 1.0, "b": None, "m": 0.0},
         {"name": "beta", "a": 1.0, "b": 1.0, "m": float("-inf")},
     ],
-)  # fmt: skip
+)
 def test_hostile_dictionaries_are_refused(values: object) -> None:
     with pytest.raises(InvalidOptionError):
         calibrator_from(values)  # type: ignore[arg-type]
@@ -133,17 +144,22 @@ def test_fits_minimise_the_oracles_objective(images: int) -> None:
         rows, truth = probs.tolist(), labels.tolist()
         thetas = np.linspace(-5, 5, 81)
         start = min(thetas, key=lambda theta: oracle.temperature_objective(rows, truth, float(np.exp(theta))))
-        best = optimize.minimize_scalar(lambda theta, rows=rows, truth=truth:
-                                        oracle.temperature_objective(rows, truth, float(np.exp(theta))),
-                                        bounds=(start - 0.2, start + 0.2), method="bounded",
-                                        options={"xatol": 1e-9})  # fmt: skip
+        best = optimize.minimize_scalar(
+            lambda theta, rows=rows, truth=truth: oracle.temperature_objective(rows, truth, float(np.exp(theta))),
+            bounds=(start - 0.2, start + 0.2),
+            method="bounded",
+            options={"xatol": 1e-9},
+        )
         np.testing.assert_allclose(np.log(fit_temperature(probs, labels).temperature), best.x, atol=1e-6)
         found = fit_beta(probs, labels)
         assert found.temperature == fit_temperature(probs, labels).temperature
         rows = oracle.temperature(rows, found.temperature)
-        least = optimize.minimize(lambda x, rows=rows, truth=truth: oracle.beta_objective(rows, truth, *x),
-                                  [1.0, 1.0, 0.0], bounds=[(0, None), (0, None), (None, None)],
-                                  options={"ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
+        least = optimize.minimize(
+            lambda x, rows=rows, truth=truth: oracle.beta_objective(rows, truth, *x),
+            [1.0, 1.0, 0.0],
+            bounds=[(0, None), (0, None), (None, None)],
+            options={"ftol": 1e-15, "gtol": 1e-9},
+        )
         np.testing.assert_allclose([found.a, found.b, found.m], least.x, atol=1e-4)
         assert oracle.beta_objective(rows, truth, found.a, found.b, found.m) <= least.fun + 1e-9
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import calibration as oracle
 from safetensors.numpy import load_file
 
 from poise.calibration import certify, images_for_error, upper_bound
 from poise.errors import InvalidOptionError
+from tests.oracles import calibration as oracle
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TENSORS = load_file(GOLDEN / "conformal.safetensors")
@@ -45,8 +45,12 @@ def test_upper_bounds_equal_the_oracle(delta: float) -> None:
     assert upper_bound(0, 0, delta) == 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), max_size=70), st.sampled_from(["0.1", "0.25", "0.5"]),
-       st.sampled_from(["0.05", "0.1", "0.25"]), st.sampled_from([None, 1, 2, 3]))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), max_size=70),
+    st.sampled_from(["0.1", "0.25", "0.5"]),
+    st.sampled_from(["0.05", "0.1", "0.25"]),
+    st.sampled_from([None, 1, 2, 3]),
+)
 def test_thresholds_equal_the_oracle(
     images: list[tuple[int, int]], max_error: str, delta: str, starts: int | None
 ) -> None:

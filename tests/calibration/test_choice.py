@@ -82,9 +82,16 @@ def test_the_calibrator_is_that_of_all_images_and_its_interval_holds_it(curve: t
 
 @pytest.mark.parametrize(
     ("probs", "labels"),
-    [([[0.7, 0.3]], [0]), ([[0.7, 0.3]], [1]), ([[1.0]] * 3, [0] * 3), ([[0.6, 0.4]] * 20, [0] * 20),
-     ([[0.6, 0.4]] * 20, [1] * 20), ([[0.5, 0.5]] * 6, [0, 1] * 3), ([[1.0, 0.0]] * 6, [0, 1] * 3)],
-)  # fmt: skip
+    [
+        ([[0.7, 0.3]], [0]),
+        ([[0.7, 0.3]], [1]),
+        ([[1.0]] * 3, [0] * 3),
+        ([[0.6, 0.4]] * 20, [0] * 20),
+        ([[0.6, 0.4]] * 20, [1] * 20),
+        ([[0.5, 0.5]] * 6, [0, 1] * 3),
+        ([[1.0, 0.0]] * 6, [0, 1] * 3),
+    ],
+)
 def test_edges(probs: list, labels: list) -> None:
     found = choose(probs, labels, resamples=20)
     assert (found.calibrator.apply(probs).argmax(1) == 0).all()

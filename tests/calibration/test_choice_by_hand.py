@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import calibration as oracle
 
 from poise.calibration import Beta, Temperature, certify, choose, fit_beta, fit_temperature
 from poise.calibration.certify import _room
@@ -12,6 +11,7 @@ from poise.calibration.choice import _held_out
 from poise.calibration.conformal import quantile, scores
 from poise.errors import InvalidOptionError
 from poise.metrics.bootstrap import resampled_counts
+from tests.oracles import calibration as oracle
 
 FITS = {"temperature": (fit_temperature, Temperature), "beta": (fit_beta, Beta)}
 
@@ -73,11 +73,14 @@ def test_ten_images_are_compared_and_nine_are_not() -> None:
         assert few.intervals.keys() == {"temperature"}
 
 
-@pytest.mark.parametrize(("options", "text"), [
-    ({"folds": 0}, "folds = 0 was given. Give a whole number of at least 1."),
-    ({"repeats": 0}, "repeats = 0 was given. Give a whole number of at least 1."),
-    ({"resamples": 0}, "resamples = 0 was given. Give a whole number of at least 1."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"folds": 0}, "folds = 0 was given. Give a whole number of at least 1."),
+        ({"repeats": 0}, "repeats = 0 was given. Give a whole number of at least 1."),
+        ({"resamples": 0}, "resamples = 0 was given. Give a whole number of at least 1."),
+    ],
+)
 def test_errors(options: dict, text: str) -> None:
     with pytest.raises(InvalidOptionError) as problem:
         choose([[0.7, 0.3]], [0], **options)
@@ -91,9 +94,14 @@ def test_sequences_have_room(images: int) -> None:
             assert _room(images, float(max_error), float(delta)) == oracle.room(images, max_error, delta)
 
 
-@pytest.mark.parametrize(("max_error", "delta", "starts", "wrong"), [
-    ("0.3", "0.2", 2, [4, 5, 20, 43]), ("0.2", "0.2", 2, [4, 5, 20, 43]), ("0.2", "0.1", 3, [26, 30, 32, 39]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("max_error", "delta", "starts", "wrong"),
+    [
+        ("0.3", "0.2", 2, [4, 5, 20, 43]),
+        ("0.2", "0.2", 2, [4, 5, 20, 43]),
+        ("0.2", "0.1", 3, [26, 30, 32, 39]),
+    ],
+)
 def test_sequences_start_at_twice_as_many_images(max_error: str, delta: str, starts: int, wrong: list[int]) -> None:
     """Sequences that started elsewhere would come to another threshold here."""
     confidence, correct = np.linspace(1, 0.5, 60), ~np.isin(np.arange(60), wrong)
@@ -102,9 +110,13 @@ def test_sequences_start_at_twice_as_many_images(max_error: str, delta: str, sta
 
 
 SMALL = [
-    [0.125] * 8, [0.5, 0.5, 0, 0, 0, 0, 0, 0], [0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], [0, 0, 0, 0, 0, 0, 0, 1.0],
-    [0.05, 0.05, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1], [0.9, 0.1, 0, 0, 0, 0, 0, 0],
-]  # fmt: skip
+    [0.125] * 8,
+    [0.5, 0.5, 0, 0, 0, 0, 0, 0],
+    [0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
+    [0, 0, 0, 0, 0, 0, 0, 1.0],
+    [0.05, 0.05, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1],
+    [0.9, 0.1, 0, 0, 0, 0, 0, 0],
+]
 
 
 @pytest.mark.parametrize("name", list(scores))

@@ -10,9 +10,17 @@ from poise.calibration import Conditions
 from poise.errors import InvalidCalibrationError
 
 MADE = Conditions(
-    model="m", fingerprint="f", labels=("a", "b", "c"), template="a photo of a {}.", context="auto", init="template",
-    init_hash="", views=64, augmix=True, seed=0,
-)  # fmt: skip
+    model="m",
+    fingerprint="f",
+    labels=("a", "b", "c"),
+    template="a photo of a {}.",
+    context="auto",
+    init="template",
+    init_hash="",
+    views=64,
+    augmix=True,
+    seed=0,
+)
 HINT = "Answers would differ from the calibrated ones. Use the same options, or run `poise calibrate` again."
 OTHER = {
     "fingerprint": "g",
@@ -56,13 +64,16 @@ def test_options_of_views_do_not_matter_to_methods_without_views(name: str) -> N
             MADE.check(now, reads_views=False)
 
 
-@pytest.mark.parametrize(("labels", "then", "given"), [
-    (("b", "a", "c"), "in another order", "the same labels"),
-    (("a", "x", "c"), "3 labels, 'b' at index 1", "3 labels, 'x' at index 1"),
-    (("a", "b"), "3 labels, 'c' at index 2", "2 labels, nothing at index 2"),
-    (("a", "b", "c", "d"), "3 labels, nothing at index 3", "4 labels, 'd' at index 3"),
-    (("x", "b", "y"), "3 labels, 'a' at index 0", "3 labels, 'x' at index 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("labels", "then", "given"),
+    [
+        (("b", "a", "c"), "in another order", "the same labels"),
+        (("a", "x", "c"), "3 labels, 'b' at index 1", "3 labels, 'x' at index 1"),
+        (("a", "b"), "3 labels, 'c' at index 2", "2 labels, nothing at index 2"),
+        (("a", "b", "c", "d"), "3 labels, nothing at index 3", "4 labels, 'd' at index 3"),
+        (("x", "b", "y"), "3 labels, 'a' at index 0", "3 labels, 'x' at index 0"),
+    ],
+)
 def test_the_first_label_that_differs_is_named(labels: tuple[str, ...], then: str, given: str) -> None:
     with pytest.raises(InvalidCalibrationError) as problem:
         MADE.check(replace(MADE, labels=labels))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from oracles import calibration as oracle
 from safetensors.numpy import load_file
 
 from poise.calibration import class_quantiles, images_for_coverage, quantile, scores
 from poise.calibration.conformal import Raps
 from poise.errors import InvalidOptionError
+from tests.oracles import calibration as oracle
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TENSORS = load_file(GOLDEN / "conformal.safetensors")
@@ -66,8 +66,9 @@ def test_scores_and_sets_equal_the_oracle(name: str, dtype: type, images: int, c
         np.testing.assert_array_equal(got.members, members)
         np.testing.assert_array_equal(got.empty, empty)
     limits = np.random.default_rng(3).uniform(0.2, 1.1, classes)
-    np.testing.assert_array_equal(score.sets(probs, limits, u).members,
-                                  oracle.sets(name, rows, limits.tolist(), u.tolist())[0])  # fmt: skip
+    np.testing.assert_array_equal(
+        score.sets(probs, limits, u).members, oracle.sets(name, rows, limits.tolist(), u.tolist())[0]
+    )
 
 
 @pytest.mark.parametrize("name", scores.names())

@@ -4,13 +4,13 @@ import pickle
 from pathlib import Path
 
 import pytest
-from data import trees
 
 from poise import data
 from poise.data.wnids import imagenet_names, wordnet_ids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
+from poise.files import hash_names
 from poise.images import read_image
-from poise.storage import hash_names
+from tests.data import trees
 
 
 @pytest.mark.parametrize("layout", ["coop", "tpt"])
@@ -46,8 +46,19 @@ def test_the_catalogue_has_the_15_sets_with_both_protocols() -> None:
     assert fine_grained == set(trees.ORIGINAL)
     assert {name for name, row in rows.items() if row.augmix_under("c-tpt")} == set(rows) - {"imagenet"}
     assert {name for name, row in rows.items() if row.shift} == set(rows) - set(trees.ORIGINAL) - {"imagenet"}
-    counts = dict(aircraft=3333, caltech101=2465, cars=8041, dtd=1692, eurosat=8100, flowers102=2463, food101=30300,
-                  pets=3669, sun397=19850, ucf101=3783, imagenet=50000)  # fmt: skip
+    counts = dict(
+        aircraft=3333,
+        caltech101=2465,
+        cars=8041,
+        dtd=1692,
+        eurosat=8100,
+        flowers102=2463,
+        food101=30300,
+        pets=3669,
+        sun397=19850,
+        ucf101=3783,
+        imagenet=50000,
+    )
     assert counts.items() <= {name: row.images for name, row in rows.items()}.items()
     assert [rows[name].heading for name in trees.ORIGINAL] == [
         "Air",

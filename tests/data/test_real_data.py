@@ -32,9 +32,17 @@ def test_names_and_order(data_root: Path) -> None:
     assert caltech[18] == "car side"
     assert caltech[-1] == "yin yang"
     assert data.open_dataset("eurosat", data_root).classes == (
-        "Annual Crop Land", "Forest", "Herbaceous Vegetation Land", "Highway or Road", "Industrial Buildings",
-        "Pasture Land", "Permanent Crop Land", "Residential Buildings", "River", "Sea or Lake",
-    )  # fmt: skip
+        "Annual Crop Land",
+        "Forest",
+        "Herbaceous Vegetation Land",
+        "Highway or Road",
+        "Industrial Buildings",
+        "Pasture Land",
+        "Permanent Crop Land",
+        "Residential Buildings",
+        "River",
+        "Sea or Lake",
+    )
 
 
 def test_imagenet(data_root: Path) -> None:

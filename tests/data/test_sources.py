@@ -10,7 +10,6 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-from data import trees
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from poise.data.items import Slice
 from poise.data.shards import expand_braces
 from poise.errors import InvalidDatasetError, InvalidOptionError, MissingDependencyError
 from poise.images import read_image
+from tests.data import trees
 
 
 def write_tree(root: Path) -> Path:
@@ -36,8 +36,12 @@ def test_folder_tree(tmp_path: Path) -> None:
     found = data.open_dataset(f"folder:{write_tree(tmp_path)}")
     assert found.classes == ("big cat", "dog")
     assert [(item.id, item.label) for item in found.items] == [
-        ("big_cat/1.png", 0), ("big_cat/2.png", 0), ("dog/1.png", 1), ("dog/2.png", 1), ("dog/deeper/3.JPG", 1),
-    ]  # fmt: skip
+        ("big_cat/1.png", 0),
+        ("big_cat/2.png", 0),
+        ("dog/1.png", 1),
+        ("dog/2.png", 1),
+        ("dog/deeper/3.JPG", 1),
+    ]
     assert not found.augmix
     assert read_image(found.items[-1].source()).image.size == (8, 6)
 

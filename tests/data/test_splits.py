@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data import trees
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from poise import data
 from poise.data.items import Item, draw_shots
 from poise.data.splits import class_names
 from poise.errors import InvalidDatasetError, InvalidOptionError
+from tests.data import trees
 
 SPLIT = trees.SPLIT["eurosat"].split_file
 

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from data import trees
 from typer.testing import CliRunner
 
 from poise import data
-from poise.cli.data import app
+from poise.cli.commands.data import app
 from poise.data import download
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError
 from poise.evaluate.sanity import plausibility
+from tests.data import trees
 
 runner = CliRunner()
 
@@ -135,10 +135,15 @@ def fake_split(name: str):
 
 
 PLACES = {
-    "dtd": "dtd/dtd/images", "flowers102": "flowers-102/jpg", "food101": "food-101/images", "eurosat": "eurosat/2750",
-    "pets": "oxford-iiit-pet/images", "caltech101": "caltech101/101_ObjectCategories", "sun397": "SUN397",
+    "dtd": "dtd/dtd/images",
+    "flowers102": "flowers-102/jpg",
+    "food101": "food-101/images",
+    "eurosat": "eurosat/2750",
+    "pets": "oxford-iiit-pet/images",
+    "caltech101": "caltech101/101_ObjectCategories",
+    "sun397": "SUN397",
     "aircraft": "fgvc-aircraft-2013b/data",
-}  # fmt: skip
+}
 
 
 def get(name: str, root: Path, **fetchers: object) -> data.CheckResult:
@@ -203,8 +208,10 @@ def test_get_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_coun
             fake_images("eurosat", PLACES["eurosat"])("EuroSAT", Path(root))
 
     monkeypatch.setattr(torchvision.datasets, "EuroSAT", Downloader)
-    monkeypatch.setattr("torchvision.datasets.utils.download_file_from_google_drive",
-                        lambda drive, folder, file: fake_split("eurosat")(drive, Path(folder), file))  # fmt: skip
+    monkeypatch.setattr(
+        "torchvision.datasets.utils.download_file_from_google_drive",
+        lambda drive, folder, file: fake_split("eurosat")(drive, Path(folder), file),
+    )
     result = runner.invoke(app, ["get", "eurosat", "--data", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "ok" in result.output

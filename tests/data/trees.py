@@ -52,24 +52,48 @@ def camel_words(original: str) -> str:
 
 
 SPLIT = {
-    "caltech101": Tree("caltech-101/101_ObjectCategories", "Caltech101", "split_zhou_Caltech101.json",
-                       name=lambda original: CALTECH.get(original, original)),
-    "cars": Tree("stanford_cars", "StanfordCars", "split_zhou_StanfordCars.json",
-                 path=lambda _, label, part: f"cars_{'test' if part == 'test' else 'train'}/{part}{label:05d}.jpg",
-                 name=lambda original: f"{original[-4:]} {original[:-5]}"),
+    "caltech101": Tree(
+        "caltech-101/101_ObjectCategories",
+        "Caltech101",
+        "split_zhou_Caltech101.json",
+        name=lambda original: CALTECH.get(original, original),
+    ),
+    "cars": Tree(
+        "stanford_cars",
+        "StanfordCars",
+        "split_zhou_StanfordCars.json",
+        path=lambda _, label, part: f"cars_{'test' if part == 'test' else 'train'}/{part}{label:05d}.jpg",
+        name=lambda original: f"{original[-4:]} {original[:-5]}",
+    ),
     "dtd": Tree("dtd/images", "DTD/images", "split_zhou_DescribableTextures.json"),
-    "eurosat": Tree("eurosat/2750", "eurosat", "split_zhou_EuroSAT.json",
-                    name=lambda original: EUROSAT.get(original, original)),
-    "flowers102": Tree("oxford_flowers/jpg", "Flower102/jpg", "split_zhou_OxfordFlowers.json",
-                       path=lambda _, label, part: f"image_{part}{label:05d}.jpg"),
+    "eurosat": Tree(
+        "eurosat/2750", "eurosat", "split_zhou_EuroSAT.json", name=lambda original: EUROSAT.get(original, original)
+    ),
+    "flowers102": Tree(
+        "oxford_flowers/jpg",
+        "Flower102/jpg",
+        "split_zhou_OxfordFlowers.json",
+        path=lambda _, label, part: f"image_{part}{label:05d}.jpg",
+    ),
     "food101": Tree("food-101/images", "Food101/images", "split_zhou_Food101.json"),
-    "pets": Tree("oxford_pets/images", "OxfordPets", "split_zhou_OxfordPets.json",
-                 path=lambda original, label, part: f"{original}_{len(part)}.jpg", name=str.lower),
-    "sun397": Tree("sun397/SUN397", "SUN397", "split_zhou_SUN397.json",
-                   name=lambda original: " ".join(original.split("/")[:0:-1])),
-    "ucf101": Tree("ucf101/UCF-101-midframes", "UCF101", "split_zhou_UCF101.json",
-                   path=lambda original, _, part: f"{camel_words(original)}/v_{original}_{part}.jpg", name=camel_words),
-}  # fmt: skip
+    "pets": Tree(
+        "oxford_pets/images",
+        "OxfordPets",
+        "split_zhou_OxfordPets.json",
+        path=lambda original, label, part: f"{original}_{len(part)}.jpg",
+        name=str.lower,
+    ),
+    "sun397": Tree(
+        "sun397/SUN397", "SUN397", "split_zhou_SUN397.json", name=lambda original: " ".join(original.split("/")[:0:-1])
+    ),
+    "ucf101": Tree(
+        "ucf101/UCF-101-midframes",
+        "UCF101",
+        "split_zhou_UCF101.json",
+        path=lambda original, _, part: f"{camel_words(original)}/v_{original}_{part}.jpg",
+        name=camel_words,
+    ),
+}
 IMAGENET = {
     "imagenet": Tree("imagenet/images/val", "ImageNet/val"),
     "imagenet-a": Tree("imagenet-adversarial/imagenet-a", "imagenet-a"),
@@ -121,8 +145,10 @@ def build_aircraft(folder: Path) -> Path:
     write(folder / "variants.txt", "\n".join(variants) + "\n")
     for place, part in enumerate(("train", "val", "test")):
         numbers = [f"{place}{label:06d}" for label in range(len(variants))]
-        write(folder / f"images_variant_{part}.txt",
-              "".join(f"{number} {variant}\n" for number, variant in zip(numbers, variants, strict=True)))  # fmt: skip
+        write(
+            folder / f"images_variant_{part}.txt",
+            "".join(f"{number} {variant}\n" for number, variant in zip(numbers, variants, strict=True)),
+        )
         for label, number in enumerate(numbers):
             write(folder / "images" / f"{number}.jpg", picture(label))
     return folder

@@ -91,10 +91,16 @@ def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
         other.close()
 
 
-@pytest.mark.parametrize(("labels", "message"), [
-    ("", "no labels"), (" , \n", "no labels"), ("cat, dog, cat", "Duplicate labels"),
-    (", ".join(map(str, range(1001))), "accepts 1,000"), ("<script>, " + "x" * 2000, "characters"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("", "no labels"),
+        (" , \n", "no labels"),
+        ("cat, dog, cat", "Duplicate labels"),
+        (", ".join(map(str, range(1001))), "accepts 1,000"),
+        ("<script>, " + "x" * 2000, "characters"),
+    ],
+)
 def test_wrong_labels_are_explained(service, upload, labels: str, message: str) -> None:
     said = alert_of(service, Question(upload, labels))
     assert message in said

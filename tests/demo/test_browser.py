@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report import made
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -23,6 +22,7 @@ from selenium.webdriver.common.keys import Keys
 import poise
 from poise.demo.example_rows import EXAMPLES
 from poise.demo.markup import percent
+from tests.report import made
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -76,11 +76,18 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-background-networking",
-        "disable-component-update", "disable-sync", "no-first-run", "window-size=1280,1000",
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "no-first-run",
+        "window-size=1280,1000",
         "host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
         f"user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):  # fmt: skip
+    ):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))

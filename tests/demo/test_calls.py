@@ -86,8 +86,14 @@ def test_any_label_and_file_name_stays_one_argument(labels: list[str], file: str
     made = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.keywords) == 1)
     assert ast.literal_eval(made.args[0]) == labels
     assert shlex.split(in_shell(call)) == [
-        "poise", "classify", call.path, "--labels", ",".join(labels), "--method", "tpt",
-    ]  # fmt: skip
+        "poise",
+        "classify",
+        call.path,
+        "--labels",
+        ",".join(labels),
+        "--method",
+        "tpt",
+    ]
     words = shlex.split(in_curl(call))
     assert [word for word in words if word.startswith("labels=")] == [f"labels={label}" for label in labels]
     assert words[3].startswith("image=@")

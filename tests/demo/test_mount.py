@@ -22,8 +22,8 @@ from poise.cli.app import app as command
 from poise.demo import mount
 from poise.demo.calls import Call, in_curl
 from poise.errors import InvalidOptionError, MissingDependencyError
-from poise.serve import uvicorn_server
-from poise.serve.http_app import create_app
+from poise.serve.http import uvicorn_server
+from poise.serve.http.app import create_app
 from poise.serve.settings import ServiceSettings
 
 

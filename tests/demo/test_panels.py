@@ -84,8 +84,9 @@ def test_views_are_those_of_the_answer(service, image) -> None:
     recipe = ViewRecipe(views=8, seed=3)
     (views,) = Predictor(service.encoder, views=recipe).views([image])
     loaded = read_image(image)
-    cut = recipe.cut([np.array(loaded.image)], [recipe.plan(loaded)], service.encoder.image,
-                     torch.device("cpu"), torch.float32)  # fmt: skip
+    cut = recipe.cut(
+        [np.array(loaded.image)], [recipe.plan(loaded)], service.encoder.image, torch.device("cpu"), torch.float32
+    )
     spec = service.encoder.image
     assert torch.equal(pixels_of(cut[0], spec), pixels_of(views, spec))
     shown = thumbnails(image, recipe, spec, [0, 5])

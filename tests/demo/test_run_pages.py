@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report import made
 
 from poise.demo import run_pages
+from tests.report import made
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ import pytest
 
 pytest.importorskip("sybil", reason="install the 'test' extra")
 
-from documentation import blocks, warm_command, workspace
-
 from poise import methods, metrics
 from poise.backbones.load import models
 from poise.data import catalog
@@ -22,6 +20,7 @@ from poise.inference import classifier
 from poise.objectives import objectives
 from poise.posthoc import posthoc
 from poise.rules import rules
+from tests.documentation import blocks, warm_command, workspace
 
 PAGES = {path.relative_to(blocks.ROOT).as_posix(): path for path in blocks.pages()}
 WITH_BLOCKS = [name for name, page in PAGES.items() if list(blocks.parse(page).examples())]
@@ -39,9 +38,11 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the command `poise`."""
     folder = tmp_path_factory.mktemp("bin")
     server = subprocess.Popen(
-        [sys.executable, str(Path(warm_command.__file__)), str(folder / "socket")], stdout=subprocess.PIPE, text=True,
+        [sys.executable, str(Path(warm_command.__file__)), str(folder / "socket")],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
+    )
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n"
     warm_command.write_client(folder, folder / "socket")

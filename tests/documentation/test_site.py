@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from documentation import blocks
 
 from poise import methods
+from tests.documentation import blocks
 
 DOCS = blocks.ROOT / "docs"
 RECIPES = re.findall(r"```python\n(# [^\n]+\n.*?)```", (blocks.ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL)
@@ -96,6 +96,9 @@ def test_recipes_pass_the_linter(recipe: str) -> None:
     for command in (["check", "--ignore=INP001"], ["format", "--check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", file, "-"],
-            cwd=blocks.ROOT, input=recipe.partition("\n")[2], capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=blocks.ROOT,
+            input=recipe.partition("\n")[2],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, f"{file}: {done.stdout}{done.stderr}"

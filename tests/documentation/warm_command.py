@@ -38,7 +38,7 @@ def serve(address: str) -> None:
     from poise import Classifier
     from poise.cli import main
 
-    for late in ("poise.evaluate.run", "poise.report.page", "poise.report.tables", "pyarrow.parquet"):
+    for late in ("poise.evaluate.run", "poise.report.page.build", "poise.report.tables.results", "pyarrow.parquet"):
         importlib.import_module(late)
     torch.set_num_threads(1)
     for model in ("tiny", "pocket"):  # imports the rest, by a first use

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data import trees
 from PIL import Image
-from report import made
 
 from poise.images.samples import sample_images
+from tests.data import trees
+from tests.report import made
 
 LABELLED = {"tabby cat": "chelsea.png", "cup of coffee": "coffee.png", "motorcycle": "motorcycle_left.png"}
 OPTIONS = {  # options that are typed win, so the commands mean what they say

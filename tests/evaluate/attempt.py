@@ -13,7 +13,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-PRELOAD = ["poise.cli.bench", "poise.evaluate.run", "poise.backbones.loaders.tiny", "evaluate.attempt", "pandas"]
+PRELOAD = [
+    "poise.cli.commands.bench",
+    "poise.evaluate.run",
+    "poise.backbones.loaders.tiny",
+    "tests.evaluate.attempt",
+    "pandas",
+]
 METHODS = "zero-shot,kld+cats"
 
 
@@ -31,10 +37,33 @@ def make_images(root: Path, classes: int = 3, each: int = 4) -> Path:
 def arguments(image_folder: Path, out: Path, *more: str) -> list[str]:
     """A run of 24 images x seeds in 8 chunks under the name 'run'."""
     return [
-        "bench", "run", "--dataset", f"folder:{image_folder}", "--model", "tiny", "--method", METHODS, "--seeds", "1,2",
-        "--views", "4", "--chunk", "3", "--batch-size", "2", "--workers", "2", "--device", "cpu", "--out", str(out),
-        "--name", "run", "--allow-changes", *more,
-    ]  # fmt: skip
+        "bench",
+        "run",
+        "--dataset",
+        f"folder:{image_folder}",
+        "--model",
+        "tiny",
+        "--method",
+        METHODS,
+        "--seeds",
+        "1,2",
+        "--views",
+        "4",
+        "--chunk",
+        "3",
+        "--batch-size",
+        "2",
+        "--workers",
+        "2",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+        "--name",
+        "run",
+        "--allow-changes",
+        *more,
+    ]
 
 
 def start(

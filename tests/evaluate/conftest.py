@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from evaluate.attempt import make_images
-from evaluate.small_run import configure
 
 from poise.backbones import load_model
 from poise.evaluate import worker
 from poise.evaluate.run import run
 from poise.evaluate.storage import header
+from tests.evaluate.attempt import make_images
+from tests.evaluate.small_run import configure
 
 
 @pytest.fixture

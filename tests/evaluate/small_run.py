@@ -9,8 +9,19 @@ NAMES = "zero-shot,c-tpt,kld+cats"
 
 
 def configure(image_folder, out, **more):
-    values = {"datasets": f"folder:{image_folder}", "model": "tiny", "methods": NAMES, "seeds": "1,2", "views": 4,
-              "chunk": 4, "batch_size": 2, "workers": 2, "device": "cpu", "out": str(out), "name": "run"}  # fmt: skip
+    values = {
+        "datasets": f"folder:{image_folder}",
+        "model": "tiny",
+        "methods": NAMES,
+        "seeds": "1,2",
+        "views": 4,
+        "chunk": 4,
+        "batch_size": 2,
+        "workers": 2,
+        "device": "cpu",
+        "out": str(out),
+        "name": "run",
+    }
     return build({**values, **more})
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from evaluate.attempt import arguments, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.errors import InvalidOptionError, InvalidTemplateError, UnknownNameError
+from tests.evaluate.attempt import arguments, make_images
 
 CONFIG = Path(__file__).parents[2] / "configs" / "table1.toml"
 runner = CliRunner()
@@ -149,8 +149,9 @@ def test_a_run_with_calibration_images(tmp_path):
     command = ["bench", "table", str(tmp_path / "runs"), "--metrics", "ece,coverage", "--format", "json"]
     (table,) = json.loads(runner.invoke(app, command).output)
     assert {row["method"] for row in table["rows"] if row["metric"] == "coverage"} == {
-        "zero-shot | calibrated", "kld+cats | calibrated",
-    }  # fmt: skip
+        "zero-shot | calibrated",
+        "kld+cats | calibrated",
+    }
     assert any("images 6;" in note for note in table["notes"])
 
 

@@ -8,7 +8,7 @@ import pytest
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.evaluate.config import RunConfig, build, override, read
 from poise.evaluate.storage.run_folder import differences
-from poise.storage import slug
+from poise.text import file_name
 
 SMALL = {"model": "tiny", "datasets": "a,b", "methods": "tpt", "seeds": "1,2"}
 
@@ -170,9 +170,9 @@ def test_run_id_is_the_name_or_model_and_hash():
 
 @pytest.mark.parametrize("text", ["wds:/a/b", "folder:x y", "../..", "ä", "plain-1.0"])
 def test_slugs_are_safe_and_distinct(text):
-    assert slug(text).strip("abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
-    assert not slug(text).startswith(".")
-    assert slug(text) != slug(text + ":")
+    assert file_name(text).strip("abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
+    assert not file_name(text).startswith(".")
+    assert file_name(text) != file_name(text + ":")
 
 
 def test_differences_show_both_values():

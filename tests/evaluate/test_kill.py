@@ -9,7 +9,8 @@ import signal
 import time
 
 import pytest
-from evaluate.attempt import arguments, contents, finish, make_images, start
+
+from tests.evaluate.attempt import arguments, contents, finish, make_images, start
 
 CHUNKS = 8
 

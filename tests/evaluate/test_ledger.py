@@ -9,7 +9,7 @@ import pytest
 
 from poise.errors import StorageError
 from poise.evaluate.storage.ledger import Ledger
-from poise.storage import TEMPORARY, checksum, write_atomic
+from poise.files import TEMPORARY, checksum, write_atomic
 
 
 def test_whole_files_replace_and_leave_nothing_behind(tmp_path):

@@ -70,8 +70,11 @@ def test_rows_come_image_by_image_and_encode_to_the_schema():
     answers = {"tpt": adapted([[0.2, 0.8], [0.9, 0.1]]), "kld": adapted([[0.3, 0.7], [0.6, 0.4]])}
     made = rows(answers, [0, 0])
     assert [(row["id"], row["method"]) for row in made] == [
-        ("image 0", "tpt"), ("image 0", "kld"), ("image 1", "tpt"), ("image 1", "kld"),
-    ]  # fmt: skip
+        ("image 0", "tpt"),
+        ("image 0", "kld"),
+        ("image 1", "tpt"),
+        ("image 1", "kld"),
+    ]
     made += records.rows(COLUMNS, Item("bad", 1, ""), ["tpt", "kld"], Failure("bad", "unreadable_image", "no"))
     content = records.encode(made)
     assert content == records.encode(made)

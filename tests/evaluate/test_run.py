@@ -11,8 +11,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from evaluate.attempt import contents, make_images
-from evaluate.small_run import configure, rows_of
 
 from poise import methods
 from poise.backbones import load_model
@@ -26,11 +24,13 @@ from poise.evaluate.storage.run_folder import status
 from poise.images import read_image
 from poise.inference.predictor import Predictor
 from poise.prompts import tokenise
-from poise.report.formats import render
-from poise.report.tables import result_tables
+from poise.report.tables.formats import render
+from poise.report.tables.results import result_tables
 from poise.tuning import Tuner
 from poise.views import plan_views
 from poise.views.pil.crops import make_views
+from tests.evaluate.attempt import contents, make_images
+from tests.evaluate.small_run import configure, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_commit")
 
@@ -50,8 +50,11 @@ def test_rows_are_what_the_parts_give_by_hand(clean, image_folder):
     plan = plan_views(picture.image.size, views=4, seed=2, key=picture.key)
     with torch.no_grad():
         answer = tuner.predict(encoder.encode_images(make_views(picture.image, encoder.image, plan)[None]))["kld+cats"]
-    row = next(row for (seed, name, method), row in rows_of(clean).items()
-               if (seed, method) == (2, "kld+cats") and name.endswith("class1/2.png"))  # fmt: skip
+    row = next(
+        row
+        for (seed, name, method), row in rows_of(clean).items()
+        if (seed, method) == (2, "kld+cats") and name.endswith("class1/2.png")
+    )
     np.testing.assert_allclose(row["probs"], answer.probs[0].numpy(), atol=1e-5)
     np.testing.assert_allclose(row["init_confidence"], answer.init_probs.max().item(), atol=1e-5)
     assert row["label"] == 1
@@ -122,8 +125,10 @@ def test_a_finished_run_loads_nothing_and_changes_nothing(clean, image_folder, m
     before = {file: file.stat().st_mtime_ns for file in clean.rglob("*.parquet")}
     monkeypatch.setattr(worker, "backbones", None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("poise.evaluate.run.resolve", lambda config: dataclasses.replace(
-            config, dtype="float32", view_engine="batched"))  # fmt: skip
+        patch.setattr(
+            "poise.evaluate.run.resolve",
+            lambda config: dataclasses.replace(config, dtype="float32", view_engine="batched"),
+        )
         summary = run(*configure(image_folder, clean))
     assert summary.computed == 0
     assert summary.images == 18

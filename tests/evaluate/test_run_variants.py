@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from evaluate.small_run import configure, rows_of
 
 from poise.backbones import load_model
 from poise.errors import UnknownNameError
@@ -14,6 +13,7 @@ from poise.evaluate.engines import LocalEngine, Watch, engines
 from poise.evaluate.run import run
 from poise.prompts import files as store
 from poise.prompts import tokenise
+from tests.evaluate.small_run import configure, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_commit")
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from evaluate.attempt import make_images
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -13,13 +12,35 @@ from poise.cli.app import app
 from poise.data import verify
 from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictError
 from poise.images import read_image
-from poise.report.runs import load
+from poise.report.records.runs import load
+from tests.evaluate.attempt import make_images
 
 
 def bench(images: Path, out: Path, *more: str):
-    command = ["bench", "run", "--dataset", f"folder:{images}", "--model", "tiny", "--method", "zero-shot,tpt",
-               "--seeds", "1,2", "--views", "2", "--chunk", "2", "--device", "cpu", "--name", "run",
-               "--allow-changes", "--out", str(out), *more]  # fmt: skip
+    command = [
+        "bench",
+        "run",
+        "--dataset",
+        f"folder:{images}",
+        "--model",
+        "tiny",
+        "--method",
+        "zero-shot,tpt",
+        "--seeds",
+        "1,2",
+        "--views",
+        "2",
+        "--chunk",
+        "2",
+        "--device",
+        "cpu",
+        "--name",
+        "run",
+        "--allow-changes",
+        "--out",
+        str(out),
+        *more,
+    ]
     return CliRunner().invoke(app, command)
 
 

@@ -11,7 +11,7 @@ import pytest
 from poise.errors import RunConflictError, StorageError
 from poise.evaluate.storage.run_folder import RunFolder, run_folders
 from poise.evaluate.units import Plan
-from poise.storage import TEMPORARY
+from poise.files import TEMPORARY
 
 HEADER = {
     "run": "one",

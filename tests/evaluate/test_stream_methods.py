@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from evaluate.attempt import arguments, make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
+from tests.evaluate.attempt import arguments, make_images
 
 
 @pytest.fixture(scope="module")

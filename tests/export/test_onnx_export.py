@@ -20,7 +20,6 @@ pytest.importorskip("onnxruntime", reason="install the extra 'onnx'")
 
 import onnx
 import onnxruntime
-from backbones.saved import save_clip, save_open_clip, save_siglip
 from PIL import Image
 
 from poise import Classifier, PoiseError, load_model
@@ -29,6 +28,7 @@ from poise.cli.app import app
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.export import export_onnx, open_onnx
 from poise.export.head import calibrated
+from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
 LABELS = ["cat", "dog", "great white shark"]
 SCRIPT = Path(__file__).parents[2] / "examples" / "onnx_classify.py"
@@ -130,8 +130,13 @@ SAVED: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["transformers:clip", *(pytest.param(name, marks=pytest.mark.slow) for name in SAVED
-                                                         if name != "transformers:clip")])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transformers:clip",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SAVED if name != "transformers:clip"),
+    ],
+)
 def test_towers_of_other_libraries(name: str, tmp_path: Path) -> None:
     scheme, _, kind = name.partition(":")
     SAVED[name](tmp_path / kind)

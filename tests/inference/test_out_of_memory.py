@@ -80,9 +80,12 @@ def test_one_image_that_does_not_fit_costs_one_row(encoder, images, monkeypatch,
         "cut": (preparer, "_cut", is_marked),
         "views": (preparer, "views", is_marked),
         "encode": (encoder, "encode_images", lambda batch: any(torch.equal(row[0], views[0, 0]) for row in batch)),
-        "tune": (predictor.tuner, "predict",
-                 lambda batch: any(torch.allclose(row[0], plain, atol=1e-5) for row in batch)),
-    }[stage]  # fmt: skip
+        "tune": (
+            predictor.tuner,
+            "predict",
+            lambda batch: any(torch.allclose(row[0], plain, atol=1e-5) for row in batch),
+        ),
+    }[stage]
     monkeypatch.setattr(owner, name, once(getattr(owner, name), ERRORS[kind], is_large))
     check(predictor, images, expected)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from backbones.saved import save_clip, save_siglip
 from PIL import Image
 
 import poise
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
+from tests.backbones.saved import save_clip, save_siglip
 
 LABELS = ["cat", "dog", "great white shark"]
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from evaluate.attempt import make_images
 from PIL import Image
 
 import poise
@@ -25,13 +24,14 @@ from poise.evaluate.storage import header
 from poise.evaluate.units import choose
 from poise.images import read_image
 from poise.inference.answers import Prediction
-from poise.inference.limits import default_batch_size, in_halves
+from poise.inference.batch_sizes import default_batch_size, in_halves
 from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.loading.overlap import map_ahead
 from poise.loading.sources import Failure, NamedBytes
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
 from poise.views import ViewRecipe
+from tests.evaluate.attempt import make_images
 
 LABELS = ["cat", "dog", "tree"]
 RECIPE = ViewRecipe(views=6, seed=1)
@@ -68,8 +68,17 @@ def probs(outcomes) -> np.ndarray:
 def test_every_kind_of_source_gives_the_same_answer(encoder, tuner, files) -> None:
     file = files[0]
     image, content = Image.open(file), file.read_bytes()
-    sources = [file, str(file), content, image, np.asarray(image), torch.from_numpy(np.array(image)).permute(2, 0, 1),
-               Item("an id", 1, str(file)), NamedBytes("a name", content), read_image(file)]  # fmt: skip
+    sources = [
+        file,
+        str(file),
+        content,
+        image,
+        np.asarray(image),
+        torch.from_numpy(np.array(image)).permute(2, 0, 1),
+        Item("an id", 1, str(file)),
+        NamedBytes("a name", content),
+        read_image(file),
+    ]
     outcomes = list(predictor(encoder, tuner, batch_size=1).run(sources))
     assert all(np.array_equal(row, probs(outcomes)[0]) for row in probs(outcomes))
     assert [outcome.source for outcome in outcomes[:1] + outcomes[6:]] == [str(file), "an id", "a name", str(file)]
@@ -288,14 +297,28 @@ def one_commit(monkeypatch) -> None:
 def test_classify_and_bench_give_the_same_probabilities_bit_by_bit(tmp_path, one_commit, batch_size) -> None:
     root = make_images(tmp_path / "images", classes=3, each=2)
     names = ["zero-shot", "c-tpt", METHOD]
-    run(*build({"datasets": f"folder:{root}", "model": "tiny", "methods": names, "seeds": "5", "views": 6,
-                "batch_size": batch_size, "device": "cpu", "out": str(tmp_path), "name": "run"}))  # fmt: skip
+    run(
+        *build(
+            {
+                "datasets": f"folder:{root}",
+                "model": "tiny",
+                "methods": names,
+                "seeds": "5",
+                "views": 6,
+                "batch_size": batch_size,
+                "device": "cpu",
+                "out": str(tmp_path),
+                "name": "run",
+            }
+        )
+    )
     rows = {(row["id"], row["method"]): row for row in records.read(tmp_path).to_pylist()}
     images = open_dataset(f"folder:{root}")
     order = choose([item.id for item in images.items], [item.label for item in images.items], 0)
     items = [images.items[position] for position in order]  # the same batches, so that sums are rounded alike
-    classify = poise.Classifier(images.classes, "tiny", names, template=images.template, views=6, seed=5,
-                                device="cpu", batch_size=batch_size)  # fmt: skip
+    classify = poise.Classifier(
+        images.classes, "tiny", names, template=images.template, views=6, seed=5, device="cpu", batch_size=batch_size
+    )
     for item, answers in zip(items, classify([Path(item.read) for item in items]), strict=True):
         for name, result in answers.items():
             row = rows[item.id, name]

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from backbones.saved import save_siglip
 from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -21,10 +20,11 @@ from poise import methods
 from poise.backbones import load_model
 from poise.cli.app import app
 from poise.errors import InvalidLabelsError, InvalidOptionError
+from poise.inference.heuristics import agreement, check_reject, match
 from poise.inference.ray_classifier import ClusterClassifier
-from poise.inference.signals import agreement, check_reject, match
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
+from tests.backbones.saved import save_siglip
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LABELS = ["cat", "dog", "great white shark"]

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from open_clip.model import CLIP
-from oracles.text import text_features
 
 from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
@@ -16,6 +15,7 @@ from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.inits import cocoop, coop, maple
 from poise.prompts.files import StoredPrompt
 from poise.types import DualEncoder, Prompt
+from tests.oracles.text import text_features
 
 LABELS = ["cat", "dog", "great white shark"]
 RECIPE = coop.FewShot(epochs=3, batch_size=3, lr=0.1, seed=4)

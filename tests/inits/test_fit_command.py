@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from poise import data, methods
 from poise.backbones import load_model
-from poise.cli.fit import app, convert_app
+from poise.cli.commands.fit import app, convert_app
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.features import TRAINING_CROPS, encode, epoch_crops
 from poise.inference.predictor import Predictor
@@ -82,9 +82,12 @@ def test_maple_statistics_and_alignment(folder, tmp_path) -> None:
     torch.testing.assert_close(found["mean"].double(), states.mean(0), atol=1e-5, rtol=0)
     torch.testing.assert_close(found["variance"].double(), states.var(0, correction=0), atol=1e-5, rtol=0)
     tuner = make_tuner(
-        encoder, tokenise(encoder, LABELS), [methods.get("tpt", selection=0.5)], init=str(out),
+        encoder,
+        tokenise(encoder, LABELS),
+        [methods.get("tpt", selection=0.5)],
+        init=str(out),
         options={"statistics": str(noted)},
-    )  # fmt: skip
+    )
     answer = tuner.predict(views[:1].expand(4, -1, -1, -1)[None])["tpt"]
     assert answer.probs.isfinite().all()
     assert not answer.fallback.any()

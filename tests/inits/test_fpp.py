@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracles.text import text_features
 from safetensors.torch import load_file
 
 from poise.backbones import load_model
@@ -21,6 +20,7 @@ from poise.inits.kinds import read_init
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt
 from poise.types import DualEncoder, Prompt
+from tests.oracles.text import text_features
 
 LABELS = ["cat", "dog", "great white shark"]
 CLOSE = {"atol": 1e-10, "rtol": 0}

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from poise.backbones import load_model
 from poise.errors import InvalidCheckpointError
+from poise.files import hash_names, read_tensors, save_tensors
 from poise.inits import fpp
 from poise.inits.convert import read_coop, read_maple
 from poise.prompts.files import Facts, StoredPrompt, load, save
-from poise.storage import hash_names, read_tensors, save_tensors
 from poise.types import DualEncoder
 
 LABELS = ("cat", "dog", "great white shark")
@@ -77,11 +77,18 @@ def test_other_files_are_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     "facts",
-    ["", "{", "[1]", "{}", '{"kind": "coop", "model": 3, "template": "X {}."}', "[" * 100_000,
-     '{"kind": "coop", "model": "tiny", "template": "X {}.", "tokens": "two"}',
-     '{"kind": "coop", "model": "tiny", "template": "X {}.", "more": 1}'],
+    [
+        "",
+        "{",
+        "[1]",
+        "{}",
+        '{"kind": "coop", "model": 3, "template": "X {}."}',
+        "[" * 100_000,
+        '{"kind": "coop", "model": "tiny", "template": "X {}.", "tokens": "two"}',
+        '{"kind": "coop", "model": "tiny", "template": "X {}.", "more": 1}',
+    ],
     ids=["empty", "cut", "list", "none", "number", "nested", "tokens", "unknown"],
-)  # fmt: skip
+)
 def test_damaged_facts_are_refused(tmp_path, facts) -> None:
     path = tmp_path / "p.safetensors"
     save_file({"context": torch.zeros(4, 64)}, path, metadata={"format": "poise-prompt/1", "facts": facts})
@@ -129,8 +136,11 @@ def test_a_published_maple_checkpoint(tmp_path) -> None:
     torch.save({"state_dict": state}, path)
     stored = read_maple(path, "tiny")
     assert {name: list(tensor.shape) for name, tensor in stored.tensors.items()} == {
-        "context": [2, 64], "deep": [2, 2, 64], "weight": [3, 48, 64], "bias": [3, 48],
-    }  # fmt: skip
+        "context": [2, 64],
+        "deep": [2, 2, 64],
+        "weight": [3, 48, 64],
+        "bias": [3, 48],
+    }
     assert torch.equal(stored.tensors["weight"][2], state["prompt_learner.compound_prompt_projections.1.weight"])
     del state["prompt_learner.compound_prompt_projections.1.bias"]
     torch.save({"state_dict": state}, path)

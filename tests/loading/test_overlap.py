@@ -59,8 +59,13 @@ def test_closing_the_iterator_cancels_the_remaining_jobs() -> None:
 
 def test_stages_yield_results_in_order() -> None:
     assert list(run_stages(range(6), torch.device("cpu"), lambda n: n + 1, lambda n: n * 10)) == [
-        10, 20, 30, 40, 50, 60,
-    ]  # fmt: skip
+        10,
+        20,
+        30,
+        40,
+        50,
+        60,
+    ]
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from evaluate.attempt import make_images
 
 from poise.data.items import Item
 from poise.errors import PoiseError, ReaderProcessError, UnreadableImageError
@@ -20,6 +19,7 @@ from poise.loading.overlap import map_ahead
 from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import Failure, read_planned
 from poise.views import ViewRecipe
+from tests.evaluate.attempt import make_images
 
 
 @pytest.fixture(scope="module")

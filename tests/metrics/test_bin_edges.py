@@ -4,24 +4,57 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import metrics as oracle
 
 from poise.metrics import ece, equal_width, sce
 from poise.metrics.binning import assign, edges, published_edges
+from tests.oracles import metrics as oracle
 
 # The published float32 edges, written out with the digits that tell neighbouring float32 numbers apart. They are not
 # read from torch.linspace, whose last bits depend on the CPU's instructions.
 PUBLISHED = {
     5: [0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
     15: [
-        0.0, 0.06666667, 0.13333334, 0.20000002, 0.26666668, 0.33333334, 0.40000004, 0.4666667,
-        0.5333333, 0.59999996, 0.6666666, 0.73333335, 0.8, 0.8666667, 0.93333334, 1.0,
+        0.0,
+        0.06666667,
+        0.13333334,
+        0.20000002,
+        0.26666668,
+        0.33333334,
+        0.40000004,
+        0.4666667,
+        0.5333333,
+        0.59999996,
+        0.6666666,
+        0.73333335,
+        0.8,
+        0.8666667,
+        0.93333334,
+        1.0,
     ],
     20: [
-        0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45000002, 0.5,
-        0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0,
+        0.0,
+        0.05,
+        0.1,
+        0.15,
+        0.2,
+        0.25,
+        0.3,
+        0.35,
+        0.4,
+        0.45000002,
+        0.5,
+        0.55,
+        0.6,
+        0.65,
+        0.7,
+        0.75,
+        0.8,
+        0.85,
+        0.9,
+        0.95,
+        1.0,
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bins", [1, 2, 5, 10, 15, 20, 30, 100])

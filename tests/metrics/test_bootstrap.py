@@ -43,13 +43,19 @@ def test_weighted_equals_plain_on_the_drawn_images(name: str, decimals: int) -> 
 def test_rows_have_the_values_of_their_functions() -> None:
     one = whole(*sample(4))
     of_probs = {
-        "accuracy": metrics.accuracy, "top5": metrics.top_k, "sce": metrics.sce, "nll": metrics.nll,
+        "accuracy": metrics.accuracy,
+        "top5": metrics.top_k,
+        "sce": metrics.sce,
+        "nll": metrics.nll,
         "brier": metrics.brier,
-    }  # fmt: skip
+    }
     of_top = {
-        "ece": metrics.ece, "aece": metrics.adaptive_ece, "mce": metrics.mce, "aurc": metrics.aurc,
+        "ece": metrics.ece,
+        "aece": metrics.adaptive_ece,
+        "mce": metrics.mce,
+        "aurc": metrics.aurc,
         "auroc": metrics.auroc,
-    }  # fmt: skip
+    }
     for name, function in of_probs.items():
         assert metrics.get(name).value(one) == function(one.probs, one.labels)
     for name, function in of_top.items():

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracles import metrics as oracle
 
 from poise import metrics
 from poise.errors import InvalidOptionError
+from tests.oracles import metrics as oracle
 
 
 @pytest.mark.parametrize("levels", [3, 10, 10**9])
@@ -34,9 +34,13 @@ def decided() -> metrics.Sample:
     correct = [True, True, False, False]
     top = metrics.Sample.of_top([0.9, 0.8, 0.7, 0.2], correct)
     return metrics.Sample(
-        top.confidence, top.correct, labels=np.array([0, 0, 3, 3]), set_sizes=np.array([1, 1, 2, 4]),
-        covered=np.array([True, True, False, True]), answered=np.array([True, True, True, False]),
-    )  # fmt: skip
+        top.confidence,
+        top.correct,
+        labels=np.array([0, 0, 3, 3]),
+        set_sizes=np.array([1, 1, 2, 4]),
+        covered=np.array([True, True, False, True]),
+        answered=np.array([True, True, True, False]),
+    )
 
 
 def test_decisions_by_hand() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import metrics as oracle
 
 from poise import metrics
 from poise.errors import InvalidOptionError
+from tests.oracles import metrics as oracle
 
 
 def confidences(kind: str, count: int) -> np.ndarray:

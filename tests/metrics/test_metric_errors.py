@@ -48,12 +48,15 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: checked_labels([[0]], 1, 2), "1 labels were given for 1 images. Give one label per image."),
     (lambda: checked_labels([0, 2], 2, 2), "Labels run from 0 to 2. For 2 classes they lie in 0..1."),
     (lambda: checked_labels([-1, 1], 2, 2), "Labels run from -1 to 1. For 2 classes they lie in 0..1."),
-    (lambda: checked_top([0.5], [True, False]),
-     f"Confidences of shape (1,) and outcomes of shape (2,) were given. {VECTORS}"),
-    (lambda: checked_top([], []),
-     f"Confidences of shape (0,) and outcomes of shape (0,) were given. {VECTORS}"),
-    (lambda: checked_top([[0.5]], [[True]]),
-     f"Confidences of shape (1, 1) and outcomes of shape (1, 1) were given. {VECTORS}"),
+    (
+        lambda: checked_top([0.5], [True, False]),
+        f"Confidences of shape (1,) and outcomes of shape (2,) were given. {VECTORS}",
+    ),
+    (lambda: checked_top([], []), f"Confidences of shape (0,) and outcomes of shape (0,) were given. {VECTORS}"),
+    (
+        lambda: checked_top([[0.5]], [[True]]),
+        f"Confidences of shape (1, 1) and outcomes of shape (1, 1) were given. {VECTORS}",
+    ),
     (lambda: checked_top([-0.1], [True]), NOT_IN_RANGE),
     (lambda: checked_top([1.1], [True]), NOT_IN_RANGE),
     (lambda: checked_top([np.nan], [True]), NOT_IN_RANGE),
@@ -64,21 +67,33 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: edges(0), "bins = 0 was given. Give a whole number of at least 1."),
     (lambda: mass_positions(3, 0), "bins = 0 was given. Give a whole number of at least 1."),
     (lambda: classwise_ece([[1.0]], [0], 0), "bins = 0 was given. Give a whole number of at least 1."),
-    (lambda: list(metrics.bootstrap.resampled_counts(3, 0)),
-     "resamples = 0 was given. Give a whole number of at least 1."),
-    (lambda: estimate([Sample.of_top([0.5], [True]), Sample.of_top([0.5, 0.6], [True, True])]),
-     "Samples of different lengths were given. Give the same images for every seed."),
+    (
+        lambda: list(metrics.bootstrap.resampled_counts(3, 0)),
+        "resamples = 0 was given. Give a whole number of at least 1.",
+    ),
+    (
+        lambda: estimate([Sample.of_top([0.5], [True]), Sample.of_top([0.5, 0.6], [True, True])]),
+        "Samples of different lengths were given. Give the same images for every seed.",
+    ),
     (lambda: estimate([]), "Samples of different lengths were given. Give the same images for every seed."),
-    (lambda: _known(None), "The sample does not contain what the metric needs. "
-     "Use Sample.of(probs, labels), or give the part by its name."),
-    (lambda: metrics.get("nll").on_counts(Sample.of_top([0.5], [True])),
-     "The metric 'nll' needs all probabilities and the labels, which the sample does not contain. "
-     "Available here: accuracy, ece, ece_floor, aece, mce, aurc, auroc."),
-    (lambda: metrics.get("answered_error").on_counts(
-        Sample(np.array([0.5]), np.array([True]), answered=np.array([False]))),
-     "The metric 'answered_error' needs at least one answered image, which the sample does not contain. "
-     "Available here: accuracy, ece, ece_floor, aece, mce, aurc, auroc, answered."),
-]  # fmt: skip
+    (
+        lambda: _known(None),
+        "The sample does not contain what the metric needs. "
+        "Use Sample.of(probs, labels), or give the part by its name.",
+    ),
+    (
+        lambda: metrics.get("nll").on_counts(Sample.of_top([0.5], [True])),
+        "The metric 'nll' needs all probabilities and the labels, which the sample does not contain. "
+        "Available here: accuracy, ece, ece_floor, aece, mce, aurc, auroc.",
+    ),
+    (
+        lambda: metrics.get("answered_error").on_counts(
+            Sample(np.array([0.5]), np.array([True]), answered=np.array([False]))
+        ),
+        "The metric 'answered_error' needs at least one answered image, which the sample does not contain. "
+        "Available here: accuracy, ece, ece_floor, aece, mce, aurc, auroc, answered.",
+    ),
+]
 
 
 @pytest.mark.parametrize("at", range(len(REFUSED)))
@@ -116,16 +131,23 @@ def test_twenty_bins_where_none_are_given() -> None:
     labels = rng.integers(0, 2, 400)
     counts = rng.integers(0, 3, (2, 400)).astype(np.float64)
     for function, inputs in (
-        (ece, (confidence, correct)), (mce, (confidence, correct)), (adaptive_ece, (confidence, correct)),
-        (sce, (probs, labels)), (classwise_ece, (probs, labels)), (ece_floor, (confidence,)), (assign, (confidence,)),
-    ):  # fmt: skip
+        (ece, (confidence, correct)),
+        (mce, (confidence, correct)),
+        (adaptive_ece, (confidence, correct)),
+        (sce, (probs, labels)),
+        (classwise_ece, (probs, labels)),
+        (ece_floor, (confidence,)),
+        (assign, (confidence,)),
+    ):
         np.testing.assert_array_equal(function(*inputs), function(*inputs, 20))
         assert not np.array_equal(function(*inputs, 20), function(*inputs, 21))
     for weighted, inputs in (
-        (weighted_ece, (confidence, correct)), (weighted_mce, (confidence, correct)),
-        (weighted_adaptive_ece, (confidence, correct)), (weighted_sce, (probs, labels)),
+        (weighted_ece, (confidence, correct)),
+        (weighted_mce, (confidence, correct)),
+        (weighted_adaptive_ece, (confidence, correct)),
+        (weighted_sce, (probs, labels)),
         (weighted_ece_floor, (confidence,)),
-    ):  # fmt: skip
+    ):
         np.testing.assert_array_equal(weighted(*inputs)(counts), weighted(*inputs, 20)(counts))
         assert not np.array_equal(weighted(*inputs, 20)(counts), weighted(*inputs, 21)(counts))
     assert len(edges()) == len(mass_positions(7)) == 21

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from oracles import metrics as oracle
 from safetensors.numpy import load_file
 
 from poise import metrics
 from poise.errors import InvalidOptionError
+from tests.oracles import metrics as oracle
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "metrics.json").read_text())

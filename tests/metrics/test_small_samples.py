@@ -43,14 +43,17 @@ def test_a_thousand_resamples_of_seed_0_by_default() -> None:
     assert len(next(resampled_counts(3))) == 1000
 
 
-@pytest.mark.parametrize(("value", "replicates", "low", "high"), [
-    (0.5, np.linspace(0, 1, 41), 0.025, 0.975),  # the middle 95 %
-    (0.7, np.linspace(0, 1, 41), 0.225, 1.0),  # moved by 0.2, and no higher than the largest resample
-    (0.1, np.linspace(0.1, 0.5, 41), 0.0, 0.29),  # moved by -0.2, and not below 0
-    (1.1, np.linspace(1.2, 2.2, 41), 0.625, 1.575),  # moved by -0.6
-    (-0.5, np.linspace(0, 1, 41), -0.5, -0.025),  # a value below all resamples is still inside
-    (1.5, np.linspace(0, 1, 41), 1.025, 1.5),  # and so is one above
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "replicates", "low", "high"),
+    [
+        (0.5, np.linspace(0, 1, 41), 0.025, 0.975),  # the middle 95 %
+        (0.7, np.linspace(0, 1, 41), 0.225, 1.0),  # moved by 0.2, and no higher than the largest resample
+        (0.1, np.linspace(0.1, 0.5, 41), 0.0, 0.29),  # moved by -0.2, and not below 0
+        (1.1, np.linspace(1.2, 2.2, 41), 0.625, 1.575),  # moved by -0.6
+        (-0.5, np.linspace(0, 1, 41), -0.5, -0.025),  # a value below all resamples is still inside
+        (1.5, np.linspace(0, 1, 41), 1.025, 1.5),  # and so is one above
+    ],
+)
 def test_intervals_by_hand(value: float, replicates: np.ndarray, low: float, high: float) -> None:
     found = interval(value, replicates)
     assert found == pytest.approx((value, low, high), abs=1e-12)

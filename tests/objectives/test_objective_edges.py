@@ -121,13 +121,16 @@ def test_objectives_compute_on_the_device_of_their_inputs(name: str) -> None:
     assert torch.equal(value, expected)
 
 
-@pytest.mark.parametrize(("name", "options", "text"), [
-    ("a-tpt", {"sign": "up"}, "sign='up' is not accepted. Accepted: apart, together."),
-    ("soc", {"delta": 0.0}, "delta is 0.0. It must be above 0."),
-    ("soc", {"delta": math.nan}, "delta is nan. It must be above 0."),
-    ("penalty", {"reference": "view"}, "reference='view' is not accepted. Accepted: plain, as-published."),
-    ("zs-norm", {"reference": "view"}, "reference='view' is not accepted. Accepted: plain, as-published."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("a-tpt", {"sign": "up"}, "sign='up' is not accepted. Accepted: apart, together."),
+        ("soc", {"delta": 0.0}, "delta is 0.0. It must be above 0."),
+        ("soc", {"delta": math.nan}, "delta is nan. It must be above 0."),
+        ("penalty", {"reference": "view"}, "reference='view' is not accepted. Accepted: plain, as-published."),
+        ("zs-norm", {"reference": "view"}, "reference='view' is not accepted. Accepted: plain, as-published."),
+    ],
+)
 def test_errors_name_what_was_given_and_what_is_accepted(name: str, options: dict, text: str) -> None:
     with pytest.raises(InvalidOptionError) as problem:
         objectives.get(name)(**options)
@@ -136,12 +139,16 @@ def test_errors_name_what_was_given_and_what_is_accepted(name: str, options: dic
 
 def test_errors_of_targets() -> None:
     for make, text in (
-        (lambda: ConfidenceTemperature(t_min=2.0, t_max=1.0),
-         "t_min is 2.0 and t_max is 1.0. They must satisfy 0 < t_min <= t_max."),
+        (
+            lambda: ConfidenceTemperature(t_min=2.0, t_max=1.0),
+            "t_min is 2.0 and t_max is 1.0. They must satisfy 0 < t_min <= t_max.",
+        ),
         (lambda: Target(selection=0.0), "selection is 0.0. It is a fraction of the views, above 0 and at most 1."),
-        (lambda: Target(include_plain=False).lowest(torch.zeros(1, 1)),
-         "There is the plain view alone, and include_plain is False. Use 2 views or more."),
-    ):  # fmt: skip
+        (
+            lambda: Target(include_plain=False).lowest(torch.zeros(1, 1)),
+            "There is the plain view alone, and include_plain is False. Use 2 views or more.",
+        ),
+    ):
         with pytest.raises(InvalidOptionError) as problem:
             make()
         assert str(problem.value) == text

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from oracles import objectives as plain
 
 from poise.errors import InvalidOptionError
 from poise.objectives import (
@@ -23,6 +22,7 @@ from poise.objectives import (
 )
 from poise.testing import OBJECTIVE_CHECKS, parametrize_checks
 from poise.types import Outputs
+from tests.oracles import objectives as plain
 
 
 def outputs(logits: torch.Tensor, texts: torch.Tensor | None = None, reference: torch.Tensor | None = None) -> Outputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from peer_cases import GOLDEN, Case, cases, tune_texts
 from safetensors.torch import load_file
 
 from poise import methods
@@ -12,6 +11,7 @@ from poise.errors import InvalidOptionError
 from poise.objectives import objectives
 from poise.objectives.a_tpt import nearest_angle
 from poise.testing import example_outputs
+from tests.peer_cases import GOLDEN, Case, cases, tune_texts
 
 PUBLISHED = [case for method in ("penalty", "zs-norm", "a-tpt") for case in cases(method)]
 
@@ -32,8 +32,10 @@ def test_losses_gradients_and_steps_equal_the_published(case: Case) -> None:
     torch.testing.assert_close(torch.stack(losses, 1), case.outputs["loss"], rtol=0, atol=1e-9)
     gradient = case.outputs["gradient"].reshape(len(losses[0]), -1, *gradients[0].shape[1:])[:, 0]
     if case.id.endswith("dupclass"):  # labels 3 and 11 are equal: rounding decides which of them is another's nearest
-        gradients[0], gradient = (torch.cat([part, part[:, 3:4] + part[:, 11:]], 1)[:, [0, 1, 2, *range(4, 11), 12]]
-                                  for part in (gradients[0], gradient))  # fmt: skip
+        gradients[0], gradient = (
+            torch.cat([part, part[:, 3:4] + part[:, 11:]], 1)[:, [0, 1, 2, *range(4, 11), 12]]
+            for part in (gradients[0], gradient)
+        )
     else:
         torch.testing.assert_close(logits, case.outputs["logits"], rtol=0, atol=1e-9)
     torch.testing.assert_close(gradients[0], gradient, rtol=0, atol=1e-9)
@@ -75,10 +77,15 @@ def test_equal_logits_have_no_range() -> None:
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    ("a-tpt", {"sign": "up"}), ("soc", {"delta": 0.0}), ("penalty", {"reference": "view"}),
-    ("zs-norm", {"reference": "view"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a-tpt", {"sign": "up"}),
+        ("soc", {"delta": 0.0}),
+        ("penalty", {"reference": "view"}),
+        ("zs-norm", {"reference": "view"}),
+    ],
+)
 def test_parameters_are_checked(name: str, options: dict) -> None:
     with pytest.raises(InvalidOptionError):
         objectives.get(name)(**options)

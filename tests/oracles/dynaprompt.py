@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from oracles.objectives import entropy, softmax
 from torch import Tensor
 
 from poise.types import Outputs
+from tests.oracles.objectives import entropy, softmax
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def described(stream, start, encode_texts, scale, objective, size, steps, lr):
             ages += 1
         prompts, logits = tune(
             [prompt for _, prompt in used], zero, range(len(used)), features, encode_texts, scale, objective, steps, lr
-        )  # fmt: skip
+        )
         names = [age for age, _ in used]
         buffer += list(zip(names, prompts, strict=True))
         answers.append((names, logits))

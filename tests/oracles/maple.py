@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 from open_clip.model import CLIP
-from oracles.text import text_features
 from torch import Tensor
 
 from poise.types import ClassTokens, Outputs, Prompt
+from tests.oracles.text import text_features
 
 NAMES = ("context", "deep", "weight", "bias")
 

@@ -19,16 +19,24 @@ def mta(views: Tensor, texts: Tensor, scale: float, lambda_y: float = 0.2, lambd
     probs = (scale * views @ texts.T).softmax(-1)
     affinity = probs @ probs.T
     near = int(0.3 * (count - 1))
-    width = torch.stack([
-        max(0.5 * torch.stack([(view - other).square().sum() for at, other in enumerate(views) if at != row])
-            .sort().values[:near].mean(), torch.tensor(1e-12, dtype=views.dtype))
-        for row, view in enumerate(views)
-    ])  # fmt: skip
+    width = torch.stack(
+        [
+            max(
+                0.5
+                * torch.stack([(view - other).square().sum() for at, other in enumerate(views) if at != row])
+                .sort()
+                .values[:near]
+                .mean(),
+                torch.tensor(1e-12, dtype=views.dtype),
+            )
+            for row, view in enumerate(views)
+        ]
+    )
 
     def kernel(mode: Tensor) -> Tensor:
-        return torch.stack([
-            (-(view - mode).square().sum() / (2 * h)).exp() for view, h in zip(views, width, strict=True)
-        ])  # fmt: skip
+        return torch.stack(
+            [(-(view - mode).square().sum() / (2 * h)).exp() for view, h in zip(views, width, strict=True)]
+        )
 
     weights, mode = torch.full((count,), 1 / count, dtype=views.dtype), views[0]
     for _ in range(5):

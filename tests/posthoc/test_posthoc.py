@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import peers as plain
-from peer_cases import GOLDEN, Case, cases
 from safetensors.torch import load_file
 
 from poise.errors import InvalidOptionError
@@ -14,6 +12,8 @@ from poise.posthoc.cots import ConfidenceMatching, matching_temperatures
 from poise.posthoc.e_cots import AveragedMatching, mean_pair_cosine
 from poise.posthoc.sals import RangeScaling
 from poise.testing import POSTHOC_CHECKS, example_images, parametrize_checks
+from tests.oracles import peers as plain
+from tests.peer_cases import GOLDEN, Case, cases
 
 
 @parametrize_checks(POSTHOC_CHECKS, {name: posthoc.get(name) for name in posthoc})

@@ -139,7 +139,7 @@ def test_the_tokenizer_is_called_as_often_for_ten_thousand_labels_as_for_two(enc
     "labels",
     [("Cat", "dog", "cat"), ("caf\u00e9", "cafe\u0301"), ("salt &amp; pepper", "salt & pepper"), ("ice x", "ice  x")],
     ids=["case", "accents", "entity", "spaces"],
-)  # fmt: skip
+)
 def test_labels_that_become_the_same_tokens_are_refused(labels) -> None:
     encoder = load_model("tiny", device="cpu")
     with pytest.raises(InvalidLabelsError, match="as the same tokens"):

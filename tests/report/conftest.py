@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report import made
+
+from tests.report import made
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from poise import methods
 from poise.evaluate.records import SCHEMA
 from poise.evaluate.storage.ledger import Ledger
-from poise.storage import checksum
+from poise.files import checksum
 
 METHODS = ("zero-shot", "tpt", "c-tpt", "o-tpt", "tpt+cats", "kld", "kld+cats")
 SHARPNESS = dict(zip(METHODS, (1.0, 2.2, 1.6, 1.4, 1.9, 1.3, 1.1), strict=True))
@@ -51,19 +51,32 @@ def rows(
     made = []
     for at in range(images):
         broken = at in error_at
-        made.append({
-            "run": run, "model": model, "dataset": dataset, "method": method, "seed": seed, "id": f"im{at:05d}.jpg",
-            "label": int(labels[at]), "prediction": -1 if broken else int(probs[at].argmax()),
-            "confidence": float("nan") if broken else float(probs[at].max()),
-            "entropy": float(entropy(probs[at])), "correct": bool(not broken and probs[at].argmax() == labels[at]),
-            "init_prediction": int(start[at].argmax()), "init_confidence": float(start[at].max()),
-            "init_entropy": float(entropy(start[at])), "target_prediction": int(target[at].argmax()),
-            "probs": probs[at].astype(np.float32) if full and not broken else None,
-            "top_ids": None if full or broken else order[at].astype(np.int32),
-            "top_probs": None if full or broken else probs[at][order[at]].astype(np.float32),
-            "atfd": 0.4 + 0.01 * SHARPNESS.get(method, 1.0), "init_atfd": 0.4, "fallback": at == 3 and method == "tpt",
-            "error": "unreadable_image: made to fail" if broken else None,
-        })  # fmt: skip
+        made.append(
+            {
+                "run": run,
+                "model": model,
+                "dataset": dataset,
+                "method": method,
+                "seed": seed,
+                "id": f"im{at:05d}.jpg",
+                "label": int(labels[at]),
+                "prediction": -1 if broken else int(probs[at].argmax()),
+                "confidence": float("nan") if broken else float(probs[at].max()),
+                "entropy": float(entropy(probs[at])),
+                "correct": bool(not broken and probs[at].argmax() == labels[at]),
+                "init_prediction": int(start[at].argmax()),
+                "init_confidence": float(start[at].max()),
+                "init_entropy": float(entropy(start[at])),
+                "target_prediction": int(target[at].argmax()),
+                "probs": probs[at].astype(np.float32) if full and not broken else None,
+                "top_ids": None if full or broken else order[at].astype(np.int32),
+                "top_probs": None if full or broken else probs[at][order[at]].astype(np.float32),
+                "atfd": 0.4 + 0.01 * SHARPNESS.get(method, 1.0),
+                "init_atfd": 0.4,
+                "fallback": at == 3 and method == "tpt",
+                "error": "unreadable_image: made to fail" if broken else None,
+            }
+        )
     return made
 
 
@@ -72,11 +85,17 @@ def header(run: str = "demo", model: str = "pocket", classes: int = 6, **config:
     described = {"classes": names, "images": 80}
     chosen = {"model": model, "views": 64, "framework": "tpt", "init": "template", **config}
     return {
-        "format": "poise-run/1", "run": run, "title": "", "config": chosen, "config_hash": "0" * 64,
+        "format": "poise-run/1",
+        "run": run,
+        "title": "",
+        "config": chosen,
+        "config_hash": "0" * 64,
         "methods": {name: methods.get(name).settings() for name in METHODS},
         "datasets": {name: described for name in ("caltech101", "eurosat", "dtd", "pets", "imagenet", "imagenet-a")},
-        "versions": {"poise": "0", "python": "3.11"}, "commit": None, "device": "cpu",
-    }  # fmt: skip
+        "versions": {"poise": "0", "python": "3.11"},
+        "commit": None,
+        "device": "cpu",
+    }
 
 
 def write_run(

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poise.report.analyses import ablation, analyse, analysis_tables, split
-from poise.report.runs import load
-from poise.report.scores import scoreboard
+from poise.report.records.runs import load
+from poise.report.records.scores import scoreboard
+from poise.report.tables.analyses import ablation, analyse, analysis_tables, split
 
 
 def test_split_by_hand() -> None:
@@ -45,8 +45,11 @@ def test_ablation_grid(runs: Path) -> None:
     board = scoreboard(records, metrics=("accuracy", "ece"), resamples=10)
     corners = ablation(board, records.settings[0])
     assert [(row["temperature"], row["divergence"]) for row in corners] == [
-        (False, False), (True, False), (False, True), (True, True),
-    ]  # fmt: skip
+        (False, False),
+        (True, False),
+        (False, True),
+        (True, True),
+    ]
     score = board.average(records.settings[0], ["caltech101", "eurosat"], "kld", "ece")
     assert score is not None
     assert 0 < corners[2]["ece_floor"] < corners[2]["ece"]

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report import made
 
 from poise import metrics
 from poise.calibration import certify, choose
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import draw
-from poise.report.analyses import analysis_tables
-from poise.report.calibrated import LEVELS as DRAWN
-from poise.report.calibrated import certified_curve, coverage_curve, coverage_spread
-from poise.report.compare import comparison
+from poise.report.colours import CALIBRATED, look, order
 from poise.report.exports import export_clip_benchmark
-from poise.report.formats import render
-from poise.report.groups import Group
-from poise.report.looks import CALIBRATED, look, order
-from poise.report.page import write_page
-from poise.report.runs import Records, load
-from poise.report.scores import scoreboard
-from poise.report.tables import result_tables
+from poise.report.page.build import write_page
+from poise.report.records.calibrated import LEVELS as DRAWN
+from poise.report.records.calibrated import certified_curve, coverage_curve, coverage_spread
+from poise.report.records.groups import Group
+from poise.report.records.runs import Records, load
+from poise.report.records.scores import scoreboard
+from poise.report.tables.analyses import analysis_tables
+from poise.report.tables.compare import comparison
+from poise.report.tables.formats import render
+from poise.report.tables.results import result_tables
+from tests.report import made
 
 LEVELS = {"calibrate": 100, "coverage": 0.8, "max_error": 0.6}
 SIMPLE = ("zero-shot", "tpt")
@@ -97,8 +97,9 @@ def test_calibrated_rows_by_hand(records: Records, whole: Records) -> None:
 
 def test_calibration_lowers_the_error_of_an_overconfident_method(records: Records) -> None:
     board = scoreboard(records, metrics=("ece",), resamples=20)
-    ece = {found.method: board.entries[found.setting, "dtd", found.method].scores["ece"].value
-           for found in records.groups}  # fmt: skip
+    ece = {
+        found.method: board.entries[found.setting, "dtd", found.method].scores["ece"].value for found in records.groups
+    }
     assert ece["tpt | calibrated"] < ece["tpt"] / 2
 
 
@@ -175,8 +176,14 @@ def test_curves_of_coverage_and_certified_points(records: Records) -> None:
 
 
 def test_page_and_third_party_metrics(folder: Path, tmp_path: Path) -> None:
-    row = metrics.Metric(name="mine", title="Mine", about="Sets of one class.", needs="sets",
-                         value=lambda sample: float((sample.set_sizes == 1).mean()), floor="ece_floor")  # fmt: skip
+    row = metrics.Metric(
+        name="mine",
+        title="Mine",
+        about="Sets of one class.",
+        needs="sets",
+        value=lambda sample: float((sample.set_sizes == 1).mean()),
+        floor="ece_floor",
+    )
     metrics.register(row)
     try:
         page = write_page(folder, tmp_path / "page.html", resamples=5).read_text("utf-8")

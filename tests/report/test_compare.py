@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report.made import write_run
 from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.errors import InvalidOptionError, UnknownNameError
-from poise.report.compare import comparison, differences, setting_differences
-from poise.report.formats import render
-from poise.report.runs import load
-from poise.report.scores import scoreboard
-from poise.report.tables import result_tables
-from poise.storage import checksum
+from poise.files import checksum
+from poise.report.records.runs import load
+from poise.report.records.scores import scoreboard
+from poise.report.tables.compare import comparison, differences, setting_differences
+from poise.report.tables.formats import render
+from poise.report.tables.results import result_tables
+from tests.report.made import write_run
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from evaluate.attempt import make_images
 from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.errors import PoiseError
-from poise.storage import checksum
+from poise.files import checksum
+from tests.evaluate.attempt import make_images
 
 READERS = ("table", "analyse", "export", "resume-info")
 
@@ -26,9 +26,27 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
     """The folder of a run, and the command that made it."""
     root = tmp_path_factory.mktemp("finished")
     images = make_images(root / "images", classes=2, each=2)
-    command = ["bench", "run", "--dataset", f"folder:{images}", "--model", "tiny", "--method", "zero-shot,tpt",
-               "--seeds", "1", "--views", "2", "--chunk", "2", "--device", "cpu", "--name", "run",
-               "--allow-changes"]  # fmt: skip
+    command = [
+        "bench",
+        "run",
+        "--dataset",
+        f"folder:{images}",
+        "--model",
+        "tiny",
+        "--method",
+        "zero-shot,tpt",
+        "--seeds",
+        "1",
+        "--views",
+        "2",
+        "--chunk",
+        "2",
+        "--device",
+        "cpu",
+        "--name",
+        "run",
+        "--allow-changes",
+    ]
     assert CliRunner().invoke(app, [*command, "--out", str(root / "runs")]).exit_code == 0
     return root / "runs" / "run", command
 
@@ -89,19 +107,25 @@ DAMAGE = {
     "no part": lambda folder: part(folder).unlink(),
     "no ledger": lambda folder: (folder / "ledger.jsonl").unlink(),
     "ledger of bytes": edited(lambda folder: folder / "ledger.jsonl", bytes(range(256))),
-    "lines of other types": lines('{"unit": [1], "sha256": {}}', '{"unit": "a", "sha256": "b", "images": "many"}',
-                                  '{"event": "start", "command": 3}', "[" * 5000),
-    "lines that lead elsewhere": lines('{"unit": "../../other", "sha256": "", "images": 1, "errors": 0}',
-                                       '{"unit": "/etc/passwd", "sha256": "", "images": 1, "errors": 0}'),
+    "lines of other types": lines(
+        '{"unit": [1], "sha256": {}}',
+        '{"unit": "a", "sha256": "b", "images": "many"}',
+        '{"event": "start", "command": 3}',
+        "[" * 5000,
+    ),
+    "lines that lead elsewhere": lines(
+        '{"unit": "../../other", "sha256": "", "images": 1, "errors": 0}',
+        '{"unit": "/etc/passwd", "sha256": "", "images": 1, "errors": 0}',
+    ),
     "torn features": edited(features, 100),
     "empty features": edited(features, b""),
     "pickled features": pickled,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_every_reader_says_what_is_damaged(finished: tuple[Path, list[str]], damage: str, tmp_path: Path) -> None:
-    from poise.report.tsne import text_features
+    from poise.report.figures.tsne import text_features
 
     original, command = finished
     folder = tmp_path / "run"
@@ -116,7 +140,7 @@ def test_every_reader_says_what_is_damaged(finished: tuple[Path, list[str]], dam
             assert isinstance(result.exception, PoiseError), name
             assert "bench run" in str(result.exception)
     if "features" in damage:
-        from poise.report.runs import load
+        from poise.report.records.runs import load
 
         with pytest.raises(PoiseError, match=r"text features.*damaged.*bench run"):
             list(text_features(load(folder)))

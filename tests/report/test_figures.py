@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from report import made
 
 from poise.errors import InvalidDatasetError, MissingDependencyError, UnknownNameError
 from poise.metrics import Estimate
-from poise.report import panels
-from poise.report.figures import kinds, write_figures
-from poise.report.runs import load
-from poise.report.tsne import embed, text_features
+from poise.report.figures import panels
+from poise.report.figures.tsne import embed, text_features
+from poise.report.figures.write import kinds, write_figures
+from poise.report.records.runs import load
+from tests.report import made
 
 
 @pytest.fixture(scope="module")

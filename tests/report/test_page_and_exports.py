@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report import made
 
 from poise import metrics
 from poise.report.exports import export, export_clip_benchmark, export_csv
-from poise.report.figures import kinds
-from poise.report.page import write_page
-from poise.report.runs import load
+from poise.report.figures.write import kinds
+from poise.report.page.build import write_page
+from poise.report.records.runs import load
+from tests.report import made
 
 
 class Reader(HTMLParser):
@@ -138,6 +138,7 @@ def test_open_clip_names_are_split(tmp_path: Path) -> None:
     files = export(tmp_path / "runs", tmp_path / "out")
     found = [json.loads(path.read_text()) for path in files if path.suffix == ".json"]
     assert [(each["model"], each["pretrained"]) for each in found] == [
-        ("ViT-B-16", "openai"), ("ViT-B-16", "openai+tpt"),
-    ]  # fmt: skip
+        ("ViT-B-16", "openai"),
+        ("ViT-B-16", "openai+tpt"),
+    ]
     assert {path.parent.name for path in files} == {"csv", "clip_benchmark"}

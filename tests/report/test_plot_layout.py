@@ -9,16 +9,16 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from report import made
 
 from poise import methods
 from poise.metrics import Estimate, equal_width
-from poise.report import panels
-from poise.report.figures import kinds
-from poise.report.looks import BETTER, DARK_CARD, GREY, OVER, UNDER, WORSE, contrast, look, on_dark
-from poise.report.plot import NARROW, PANEL_WIDTHS, STYLE, Panel, Plot
-from poise.report.runs import load
-from poise.report.scores import Scoreboard, scoreboard
+from poise.report.colours import BETTER, DARK_CARD, GREY, OVER, UNDER, WORSE, contrast, look, on_dark
+from poise.report.figures import panels
+from poise.report.figures.plot import NARROW, PANEL_WIDTHS, STYLE, Panel, Plot
+from poise.report.figures.write import kinds
+from poise.report.records.runs import load
+from poise.report.records.scores import Scoreboard, scoreboard
+from tests.report import made
 
 
 @pytest.fixture(scope="module")

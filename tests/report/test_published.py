@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report import made
 
 from poise import methods
-from poise.report import published
-from poise.report.published import matching
-from poise.report.published_peers import PEER_LAYOUTS, PEER_ROWS, TEN
-from poise.report.tables import result_tables
+from poise.report.published import paper as published
+from poise.report.published.paper import matching
+from poise.report.published.peers import PEER_LAYOUTS, PEER_ROWS, TEN
+from poise.report.tables.results import result_tables
+from tests.report import made
 
 # The paper's own averages that are not the rounded mean of the row they end: (table, method, init, metric) -> mean
 MISPRINTS = {

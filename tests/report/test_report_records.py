@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from report import made
 
 from poise import metrics
 from poise.errors import InvalidDatasetError, InvalidOptionError
-from poise.report.runs import load
+from poise.report.records.runs import load
+from tests.report import made
 
 
 def test_load_sorts_rows_into_groups(runs: Path) -> None:
@@ -76,9 +76,12 @@ def test_overlapping_runs_of_one_setting_are_not_doubled(tmp_path: Path) -> None
 def test_other_choices_are_other_settings(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="one", methods=("tpt",))
     made.write_run(
-        tmp_path, run="two", methods=("tpt",), init_kind="coop",
+        tmp_path,
+        run="two",
+        methods=("tpt",),
+        init_kind="coop",
         config={"views": 8, "init": "/far/prompts/x.safetensors", "options": {"tpt": {"lr": 0.01}}, "template": ""},
-    )  # fmt: skip
+    )
     records = load(tmp_path)
     labels = [records.label(setting) for setting in records.settings]
     assert len(labels) == 2
@@ -143,12 +146,21 @@ def test_damaged_records_are_refused(tmp_path: Path, damage: str) -> None:
 HEADERS = [
     json.dumps(change)
     for change in (
-        {"run": {}}, {"methods": 3}, {"methods": {"tpt": 3}}, {"datasets": [1]}, {"datasets": {"dtd": 3}},
-        {"datasets": {"dtd": {"images": "x"}}}, {"datasets": {"dtd": {"images": 10**12}}},
-        {"datasets": {"dtd": {"classes": 3}}}, {"config": {"seeds": 3}}, {"config": {"seeds": [2**64]}},
-        {"config": {"chunk": 0}}, {"config": {"calibrate": "x"}}, {"config": {"coverage": [1]}},
+        {"run": {}},
+        {"methods": 3},
+        {"methods": {"tpt": 3}},
+        {"datasets": [1]},
+        {"datasets": {"dtd": 3}},
+        {"datasets": {"dtd": {"images": "x"}}},
+        {"datasets": {"dtd": {"images": 10**12}}},
+        {"datasets": {"dtd": {"classes": 3}}},
+        {"config": {"seeds": 3}},
+        {"config": {"seeds": [2**64]}},
+        {"config": {"chunk": 0}},
+        {"config": {"calibrate": "x"}},
+        {"config": {"coverage": [1]}},
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"config": 3}', *HEADERS])

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report import made
 
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import ece, ece_floor
-from poise.report.formats import formats, render
-from poise.report.runs import load
-from poise.report.scores import scoreboard
-from poise.report.tables import OURS, PUBLISHED, result_tables
-from poise.storage import printable, safe_cell
+from poise.report.records.runs import load
+from poise.report.records.scores import scoreboard
+from poise.report.tables.formats import formats, render
+from poise.report.tables.results import OURS, PUBLISHED, result_tables
+from poise.text import printable, safe_cell
+from tests.report import made
 
 
 def table_text(runs: Path, *, format: str = "terminal", colour: bool = False, **options: object) -> str:
@@ -31,9 +31,10 @@ def test_values_are_means_over_seeds(runs: Path) -> None:
     group = next(load(runs).chosen(dataset="eurosat", method="tpt"))
     by_hand = 100 * np.mean([ece(rows["confidence"], rows["correct"]) for rows in group.seeds.values()])
     (row,) = (
-        row for row in lines_of(runs)
+        row
+        for row in lines_of(runs)
         if (row["origin"], row["method"], row["metric"], row["dataset"]) == (OURS, "tpt", "ece", "eurosat")
-    )  # fmt: skip
+    )
     assert float(row["value"]) == pytest.approx(by_hand)
     assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
 
@@ -42,8 +43,12 @@ def test_average_column_and_published_beside_ours(runs: Path) -> None:
     (table,) = result_tables(scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20), like="table1")
     assert table.columns == ("Method", "Metric", "Calt", "SAT", "Avg.")
     assert [line.cells[0].text for line in table.lines if not line.quiet][::2] == [
-        "zero-shot", "tpt", "c-tpt", "o-tpt", "kld+cats",
-    ]  # fmt: skip
+        "zero-shot",
+        "tpt",
+        "c-tpt",
+        "o-tpt",
+        "kld+cats",
+    ]
     rows: dict[tuple[str, ...], list[float]] = {}
     for row in table.records:
         rows.setdefault((row["origin"], row["method"], row["metric"]), []).append(row["value"])
@@ -61,11 +66,13 @@ def test_the_best_and_all_that_are_not_significantly_worse_are_marked(runs: Path
     (table,) = result_tables(board)
     for metric, better in (("accuracy", max), ("ece", min)):
         for column in ("Calt", "SAT", "Avg."):
-            rows = [row for row in table.records
-                    if (row["origin"], row["metric"], row["column"]) == (OURS, metric, column)]  # fmt: skip
+            rows = [
+                row for row in table.records if (row["origin"], row["metric"], row["column"]) == (OURS, metric, column)
+            ]
             datasets = {"Calt": ["caltech101"], "SAT": ["eurosat"]}.get(column, ["caltech101", "eurosat"])
-            scores = {row["method"]: board.average(load(runs).settings[0], datasets, row["method"], metric)
-                      for row in rows}  # fmt: skip
+            scores = {
+                row["method"]: board.average(load(runs).settings[0], datasets, row["method"], metric) for row in rows
+            }
             leader = better(scores.values(), key=lambda score: score.value)
             marked = {row["method"] for row in rows if row["best"]}
             expected = {name for name, score in scores.items() if not (score - leader).clear}
@@ -85,18 +92,27 @@ def test_standard_deviations_over_seeds(runs: Path) -> None:
     group = next(load(runs).chosen(dataset="eurosat", method="tpt"))
     by_hand = 100 * np.std([ece(rows["confidence"], rows["correct"]) for rows in group.seeds.values()], ddof=1)
     (row,) = (
-        row for row in lines_of(runs)
+        row
+        for row in lines_of(runs)
         if (row["origin"], row["method"], row["metric"], row["dataset"]) == (OURS, "tpt", "ece", "eurosat")
-    )  # fmt: skip
+    )
     assert float(row["std"]) == pytest.approx(by_hand)
     assert f"± {by_hand:.2f}" in table_text(runs, resamples=20, std=True)
     assert "±" not in table_text(runs, resamples=20, std=False).split("Model pocket")[0]
-    means = [np.mean([ece(found.seeds[seed]["confidence"], found.seeds[seed]["correct"])
-                      for found in load(runs).chosen(method="tpt")]) for seed in (1, 2)]  # fmt: skip
+    means = [
+        np.mean(
+            [
+                ece(found.seeds[seed]["confidence"], found.seeds[seed]["correct"])
+                for found in load(runs).chosen(method="tpt")
+            ]
+        )
+        for seed in (1, 2)
+    ]
     (average,) = (
-        row for row in lines_of(runs)
+        row
+        for row in lines_of(runs)
         if (row["origin"], row["method"], row["metric"], row["dataset"]) == (OURS, "tpt", "ece", "")
-    )  # fmt: skip
+    )
     assert float(average["std"]) == pytest.approx(100 * np.std(means, ddof=1))
 
 
@@ -106,9 +122,10 @@ def test_every_ece_has_its_floor_beside_it(runs: Path) -> None:
     for row in lines_of(runs):
         assert bool(row["floor"]) == ((row["origin"], row["metric"]) == (OURS, "ece"))
     (found,) = (
-        row for row in lines_of(runs)
+        row
+        for row in lines_of(runs)
         if (row["origin"], row["method"], row["metric"], row["column"]) == (OURS, "tpt", "ece", "SAT")
-    )  # fmt: skip
+    )
     assert float(found["floor"]) == pytest.approx(by_hand)
     (table,) = result_tables(runs, resamples=20, intervals=True)
     floors = [cell for line in table.lines for cell in line.cells if "(floor" in cell.extra]

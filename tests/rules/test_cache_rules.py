@@ -17,9 +17,12 @@ from poise.testing import STREAM_RULE_CHECKS, parametrize_checks
 from poise.testing.stream_rules import MakeRule
 
 STREAMS = {
-    "tda": {}, "tda pooled": {"pooled": True}, "boostadapter": {"delta": 1},
-    "boostadapter published": {"variant": "as-published"}, "dmn": {"memory": 2},
-}  # fmt: skip
+    "tda": {},
+    "tda pooled": {"pooled": True},
+    "boostadapter": {"delta": 1},
+    "boostadapter published": {"variant": "as-published"},
+    "dmn": {"memory": 2},
+}
 
 
 def make(name: str, **more: object) -> StreamRule:
@@ -82,11 +85,20 @@ def test_one_view_is_enough_for_dmn() -> None:
     assert make("dmn")(head.outputs(views, texts[None]), head).logits.exp().isfinite().all()
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    ("tda", {"alpha": -1.0}), ("tda", {"beta": math.nan}), ("tda", {"values": "best"}), ("tda", {"positive": -1}),
-    ("boostadapter", {"delta": -1}), ("boostadapter", {"variant": "fixed"}), ("dmn", {"weight": -1.0}),
-    ("dmn", {"memory": 0}), ("dmn", {"selection": 0.0}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("tda", {"alpha": -1.0}),
+        ("tda", {"beta": math.nan}),
+        ("tda", {"values": "best"}),
+        ("tda", {"positive": -1}),
+        ("boostadapter", {"delta": -1}),
+        ("boostadapter", {"variant": "fixed"}),
+        ("dmn", {"weight": -1.0}),
+        ("dmn", {"memory": 0}),
+        ("dmn", {"selection": 0.0}),
+    ],
+)
 def test_bad_options_are_refused(name: str, options: dict[str, object]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(options))):
         make(name, **options)
@@ -99,7 +111,9 @@ def test_published_values_are_known_for_each_dataset() -> None:
         assert values["pooled"] == ROWS[dataset].shift
         make("boostadapter", **values)
     assert make("tda", values="published").published("imagenet-sketch") == {
-        "alpha": 2.363, "beta": 7.45, "pooled": True
-    }  # fmt: skip
+        "alpha": 2.363,
+        "beta": 7.45,
+        "pooled": True,
+    }
     with pytest.raises(InvalidOptionError, match="No values are published for 'mine'"):
         make("tda", values="published").published("mine")

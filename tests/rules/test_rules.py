@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import peers as plain
-from peer_cases import Case, cases, unit
 from torch import Tensor
 
 from poise import methods
@@ -17,6 +15,8 @@ from poise.rules.tps import TextShift
 from poise.rules.zero import ConfidentVotes
 from poise.testing import RULE_CHECKS, example_images, parametrize_checks
 from poise.testing.rule_checks import HEAD
+from tests.oracles import peers as plain
+from tests.peer_cases import Case, cases, unit
 
 WITHOUT_FILE = [name for name in rules if name != "tip-adapter"]
 
@@ -57,8 +57,9 @@ def test_mta_equals_the_published_numbers(case: Case) -> None:
 @pytest.mark.parametrize("case", cases("tps"), ids=lambda case: case.id)
 def test_tps_equals_the_published_numbers(case: Case) -> None:
     settings, views = case.settings, case.inputs["views"]
-    rule = TextShift(Target(selection=settings["rho"]), settings["steps"], settings["lr"],
-                     shared=settings["shift"] == "shared")  # fmt: skip
+    rule = TextShift(
+        Target(selection=settings["rho"]), settings["steps"], settings["lr"], shared=settings["shift"] == "shared"
+    )
     texts = unit(case.inputs["text"], dim=-1)[None]
     answer = rule(case.head.outputs(views, texts), case.head)
     near(answer.logits[:, 0], case.outputs["logits"], 1e-6 if case.id == "tps.sat" else 1e-9)

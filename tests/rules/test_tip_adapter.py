@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluate.attempt import arguments, make_images
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 from typer.testing import CliRunner
@@ -16,6 +15,7 @@ from poise.backbones import load_model
 from poise.cli.app import app
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError, InvalidOptionError
+from poise.files import hash_names
 from poise.prompts import init_prompt, tokenise
 from poise.rules.tip_adapter import (
     ALPHAS,
@@ -28,9 +28,9 @@ from poise.rules.tip_adapter import (
     make_cache,
     save_cache,
 )
-from poise.storage import hash_names
 from poise.testing import RULE_CHECKS, example_images
 from poise.tuning import Tuner
+from tests.evaluate.attempt import arguments, make_images
 
 LABELS = ["cat", "dog", "cup"]
 
@@ -52,9 +52,10 @@ def file(tmp_path: Path) -> Path:
     encoder = load_model("tiny", device="cpu", dtype="float64")
     classes = tokenise(encoder, LABELS)
     features, targets = labelled()
-    save_cache(tmp_path / "a.safetensors", make_cache(
-        ClassTexts(encoder, classes, init_prompt(encoder, classes)), features, targets
-    ))  # fmt: skip
+    save_cache(
+        tmp_path / "a.safetensors",
+        make_cache(ClassTexts(encoder, classes, init_prompt(encoder, classes)), features, targets),
+    )
     return tmp_path / "a.safetensors"
 
 

@@ -19,10 +19,10 @@ from fastapi import FastAPI
 from PIL import Image
 
 from poise.inference.classifier import Answers
-from poise.serve.http_app import create_app
+from poise.serve.http.app import create_app
+from poise.serve.http.uvicorn_server import Address, DrainingServer
 from poise.serve.service import Service
 from poise.serve.settings import Job, ServiceSettings
-from poise.serve.uvicorn_server import Address, DrainingServer
 
 SOON = 60.0  # seconds; a generous limit for what takes milliseconds
 LABELS = ["cat", "dog", "car"]

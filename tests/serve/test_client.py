@@ -16,15 +16,15 @@ from typing import Any
 import httpx2
 import pytest
 from pydantic import BaseModel
-from serve.live import LABELS, HeldService, Live, png, running, settings
 
 from poise.calibration import Calibration
 from poise.client import AsyncClient, Client, Reply, http_client, replies
 from poise.errors import PoiseError, RemoteError, ServiceUnavailableError
 from poise.inference.classifier import Classifier
-from poise.serve import schemas
+from poise.serve.http import schemas
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
+from tests.serve.live import LABELS, HeldService, Live, png, running, settings
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +128,17 @@ class _Busy(BaseHTTPRequestHandler):
 
 
 FOREIGN = [
-    (200, "<html>"), (200, "{}"), (200, "[]"), (200, "null"), (200, '{"results": 1, "models": [{}], "items": [{}]}'),
+    (200, "<html>"),
+    (200, "{}"),
+    (200, "[]"),
+    (200, "null"),
+    (200, '{"results": 1, "models": [{}], "items": [{}]}'),
     (200, '{"results": {"a": {}}, "request_id": "", "model": "", "calibrated": true, "views": 1, "seed": 0}'),
-    (404, '{"detail": "Not Found"}'), (500, '{"error": "out of order"}'), (502, ""),
+    (404, '{"detail": "Not Found"}'),
+    (500, '{"error": "out of order"}'),
+    (502, ""),
     (400, '{"error": {"message": "x"}}'),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("status", "content"), FOREIGN)
@@ -150,9 +156,13 @@ def test_answers_of_other_servers_are_an_error_of_poise(status: int, content: st
 
 @pytest.mark.parametrize(
     ("sent", "read"),
-    [(schemas.ResultBody, replies.RemoteResult), (schemas.DecisionBody, replies.RemoteDecision),
-     (schemas.ClassifyResponse, replies.Reply), (schemas.ServedModel, replies.RemoteModel)],
-)  # fmt: skip
+    [
+        (schemas.ResultBody, replies.RemoteResult),
+        (schemas.DecisionBody, replies.RemoteDecision),
+        (schemas.ClassifyResponse, replies.Reply),
+        (schemas.ServedModel, replies.RemoteModel),
+    ],
+)
 def test_the_client_reads_what_the_server_sends(sent: type[BaseModel], read: type[Any]) -> None:
     assert {*sent.model_fields} == {row.name for row in fields(read)}
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from serve.live import SOON, HeldService, Live, body, eventually, png, running, settings
 
 from poise.errors import InvalidOptionError
-from poise.serve import uvicorn_server
-from poise.serve.ceilings import Limits
+from poise.serve.http import uvicorn_server
+from poise.serve.limits import Limits
+from tests.serve.live import SOON, HeldService, Live, body, eventually, png, running, settings
 
 GET = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
 HEADERS_DUE = 1.5  # seconds

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from serve.live import Live, body, png, running, settings
 
 from poise.errors import InvalidOptionError
+from poise.serve.http.uvicorn_server import allowed_hosts
 from poise.serve.service import Service
-from poise.serve.uvicorn_server import allowed_hosts
+from tests.serve.live import Live, body, png, running, settings
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,18 @@ GOOD = [
     "poise.test.:1",
     "[2001:db8::1]:9",
 ]
-BAD = ["attacker.example", "attacker.example:8000", "localhost.attacker.example", "127.0.0.1.attacker.example", "[::2]",
-       "[::1].attacker.example", "x@localhost", "localhost,attacker.example", "0.0.0.0", ""]  # fmt: skip
+BAD = [
+    "attacker.example",
+    "attacker.example:8000",
+    "localhost.attacker.example",
+    "127.0.0.1.attacker.example",
+    "[::2]",
+    "[::1].attacker.example",
+    "x@localhost",
+    "localhost,attacker.example",
+    "0.0.0.0",
+    "",
+]
 
 
 @pytest.mark.parametrize("host", GOOD)

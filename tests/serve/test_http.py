@@ -10,12 +10,12 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import pytest
-from serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
 
 from poise.errors import ServiceUnavailableError
 from poise.inference.classifier import Classifier
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
+from tests.serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +114,18 @@ def test_metrics(live: Live) -> None:
     assert live.post("/v1/classify", json=body(png(1), labels=["secret label", "b"])).status_code == 200
     live.get("/nothing/to-see")
     text = live.get("/metrics").text
-    names = ("poise_requests_total", "poise_request_seconds", "poise_stage_seconds", "poise_queue_items",
-             "poise_batch_images", "poise_rejected_total", "poise_fallback_total", "poise_confidence",
-             "poise_abstained_total", "poise_model_info")  # fmt: skip
+    names = (
+        "poise_requests_total",
+        "poise_request_seconds",
+        "poise_stage_seconds",
+        "poise_queue_items",
+        "poise_batch_images",
+        "poise_rejected_total",
+        "poise_fallback_total",
+        "poise_confidence",
+        "poise_abstained_total",
+        "poise_model_info",
+    )
     assert all(f"# HELP {name.removesuffix('_total')}" in text for name in names)
     route = 'poise_requests_total{code="200",route="/v1/classify"}'
     assert _sample(text, route) - _sample(before, route) == 1
@@ -148,7 +157,7 @@ def test_a_server_is_ready_only_between_its_check_and_its_end() -> None:
 
 
 def test_a_wrong_answer_for_the_test_image_keeps_a_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poise.serve.golden.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
+    monkeypatch.setattr("poise.serve.readiness.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
     service = Service(settings())
     with pytest.raises(Exception, match="differs from the stored answer") as caught:
         service.start()
@@ -158,7 +167,7 @@ def test_a_wrong_answer_for_the_test_image_keeps_a_server_from_starting(monkeypa
 
 
 def test_a_failed_start_ends_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poise.serve.golden.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
+    monkeypatch.setattr("poise.serve.readiness.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
     service = Service(settings())
     with running(service, wait=False) as live:
         eventually(lambda: live.app.state.failure is not None and service.status == "draining")

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
 
-from poise.serve.ceilings import Limits
+from poise.serve.limits import Limits
+from tests.serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
 
-LIMITS = Limits(labels=50, views=8, methods=2, pixels=10_000, body=300_000, images=4, seconds=30.0, body_seconds=0.5,
-                queue=32)  # fmt: skip
+LIMITS = Limits(
+    labels=50, views=8, methods=2, pixels=10_000, body=300_000, images=4, seconds=30.0, body_seconds=0.5, queue=32
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +89,22 @@ def large() -> bytes:
         ({"seed": -1}, 422, "invalid_request"),
         ({"no such field": 1}, 422, "invalid_request"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(live: Live, change: dict[str, Any], status: int, code: str) -> None:
     assert refused(live, {**body(png(0)), **change}) == (status, code)
 
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [(b"", "bad_request"), (b"[" * 100_000, "bad_request"), (b"[]", "invalid_request"), (b"\xff\xfe", "bad_request"),
-     (b'{"labels":' * 20_000, "bad_request"), (b"null", "invalid_request")],
-)  # fmt: skip
+    [
+        (b"", "bad_request"),
+        (b"[" * 100_000, "bad_request"),
+        (b"[]", "invalid_request"),
+        (b"\xff\xfe", "bad_request"),
+        (b'{"labels":' * 20_000, "bad_request"),
+        (b"null", "invalid_request"),
+    ],
+)
 def test_bodies_that_are_no_request(live: Live, content: bytes, code: str) -> None:
     for path in ("/v1/classify", "/v1/batch", "/v1/zero-shot-image-classification"):
         assert refused(live, content, path)[1] == code
@@ -131,7 +138,7 @@ def test_batches(live: Live) -> None:
         ({"image": png(0)}, {"labels": LABELS, "details": "[" * 10_000}, "invalid_request"),
         ({"image": b"GIF89a"}, {"labels": LABELS}, "unreadable_image"),
     ],
-)  # fmt: skip
+)
 def test_forms_that_are_refused(live: Live, files: dict[str, bytes], fields: dict[str, Any], code: str) -> None:
     answer = live.post("/v1/classify", files=files or {"x": ("", b"")}, data=fields)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, code)

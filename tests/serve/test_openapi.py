@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from serve.live import HeldService, running, settings
 
-from poise.serve.ceilings import Limits
-from poise.serve.http_app import create_app
+from poise.serve.http.app import create_app
+from poise.serve.limits import Limits
+from tests.serve.live import HeldService, running, settings
 
 STORED = Path(__file__).parent / "openapi.json"
 OPERATIONS = ("batch", "classify", "live", "metrics", "models", "ready", "zero_shot_image_classification")
@@ -34,11 +34,22 @@ def test_generated_requests_find_no_defect(count: int, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="install the 'test' extra")
     with running(HeldService(settings(limits=Limits(views=8, labels=20)))) as live:
         command = [
-            sys.executable, "-m", "schemathesis.cli", "run", f"{live.url}/openapi.json", "--max-examples", str(count),
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "run",
+            f"{live.url}/openapi.json",
+            "--max-examples",
+            str(count),
             # A valid request may contain a text that is no image, which is refused.
-            "--exclude-checks", "positive_data_acceptance", "--seed", "1", "--no-color",
-            "--suppress-health-check", "all",
-        ]  # fmt: skip
+            "--exclude-checks",
+            "positive_data_acceptance",
+            "--seed",
+            "1",
+            "--no-color",
+            "--suppress-health-check",
+            "all",
+        ]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200)
         assert live.get("/ready").status_code == 200
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

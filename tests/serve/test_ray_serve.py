@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from fastapi import FastAPI
-from serve.live import Live, body, eventually, png
 
 import poise
+from tests.serve.live import Live, body, eventually, png
 
 
 @pytest.mark.slow

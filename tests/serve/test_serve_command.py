@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import typer
 from fastapi import FastAPI
-from serve.live import SOON, Live, body, eventually, png
 from typer.testing import CliRunner
 
 import poise
 from poise.cli.app import app
 from poise.errors import InvalidOptionError
 from poise.inference.classifier import Classifier
-from poise.serve import uvicorn_server
+from poise.serve.http import uvicorn_server
+from poise.serve.http.uvicorn_server import check_exposure
 from poise.serve.settings import ServiceSettings
-from poise.serve.uvicorn_server import check_exposure
+from tests.serve.live import SOON, Live, body, eventually, png
 
 COMMAND = [sys.executable, "-m", "poise", "serve", "--model", "tiny", "--device", "cpu", "--port", "0"]
 
@@ -82,8 +82,9 @@ def test_labels_and_options_of_a_calibration_can_be_replaced(tmp_path: Path, mon
     for more in ([], ["--labels-file", str(tmp_path / "labels.txt"), "--views", "2"]):
         assert CliRunner().invoke(app, [*known, *more]).exit_code == 0
     assert [(row.model, row.labels, row.methods, row.views) for row in served] == [
-        ("tiny", ("cat", "dog"), ("zero-shot",), 4), ("tiny", ("dog", "cat"), ("zero-shot",), 2),
-    ]  # fmt: skip
+        ("tiny", ("cat", "dog"), ("zero-shot",), 4),
+        ("tiny", ("dog", "cat"), ("zero-shot",), 2),
+    ]
 
 
 def test_what_demo_and_serve_share_is_the_same_option() -> None:
@@ -121,7 +122,7 @@ def test_other_machines_are_served_with_a_token_only(host: str, tmp_path: Path) 
         (["--views", "65", "--model", "tiny"], "accepts 64"),
         (["--token-file", "missing.txt"], "can't be read"),
     ],
-)  # fmt: skip
+)
 def test_what_a_server_is_not_started_with(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--port", "0", "--device", "cpu", *arguments])
     assert message in str(result.exception)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serve.live import SOON, HeldService, png, settings
 
 from poise.client.http_client import RequestOptions
 from poise.errors import (
@@ -19,10 +18,11 @@ from poise.errors import (
     UnknownNameError,
 )
 from poise.inference.classifier import Classifier
-from poise.serve.ceilings import Limits
-from poise.serve.schemas import RequestBody
+from poise.serve.http.schemas import RequestBody
+from poise.serve.limits import Limits
 from poise.serve.service import Service
 from poise.serve.settings import Job
+from tests.serve.live import SOON, HeldService, png, settings
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_the_test_image_needs_no_more_than_the_server_offers(changes: dict[str, 
 
 
 def test_stored_answers_hold_for_the_usual_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poise.serve.golden.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
+    monkeypatch.setattr("poise.serve.readiness.STORED", {"tiny": {"zero-shot": (0.1, 0.2, 0.7)}})
     made = Service(settings(augmix=True))
     made.start()
     made.close()

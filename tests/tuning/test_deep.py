@@ -9,8 +9,6 @@ import pytest
 import torch
 from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
-from oracles import maple as plain
-from oracles.objectives import of_method
 from safetensors.torch import save_file
 
 from poise import methods
@@ -26,6 +24,8 @@ from poise.prompts.files import load, save
 from poise.testing import example_outputs
 from poise.tuning.deep import DeepTuner
 from poise.types import DualEncoder, Outputs
+from tests.oracles import maple as plain
+from tests.oracles.objectives import of_method
 
 LABELS = ["cat", "dog", "great white shark"]
 METHODS = ["tpt", "o-tpt", "kld+cats"]

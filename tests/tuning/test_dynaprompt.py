@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import dynaprompt as plain
-from oracles.objectives import of_method
-from oracles.text import text_features
 
 from poise import methods
 from poise.backbones import load_model
@@ -17,6 +14,9 @@ from poise.testing import check_memory
 from poise.tuning.memory import PromptMemory, pick_as_published, pick_described, probability_difference
 from poise.tuning.stream import StreamTuner, restore_memory, save_memory
 from poise.types import Adapted, DualEncoder, Prompt
+from tests.oracles import dynaprompt as plain
+from tests.oracles.objectives import of_method
+from tests.oracles.text import text_features
 
 LABELS = ["cat", "dog", "great white shark", "cup"]
 SCRIPT = {"described": 5, "as-published": 1}  # seeds of streams on which several prompts are picked and some evicted

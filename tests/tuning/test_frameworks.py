@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles.objectives import of_method
-from oracles.text import text_features
-from oracles.tuning import tune_one
 from PIL import Image
 
 from poise import methods
@@ -22,6 +19,9 @@ from poise.tuning import Tuner, make_tuner
 from poise.tuning.ensemble import TEMPLATES
 from poise.tuning.frameworks import frameworks
 from poise.types import DualEncoder, Prompt
+from tests.oracles.objectives import of_method
+from tests.oracles.text import text_features
+from tests.oracles.tuning import tune_one
 
 LABELS = ["cat", "dog", "great white shark"]
 CHOSEN = [methods.get("zero-shot"), methods.get("kld+cats", selection=0.5)]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracles import published
 from safetensors.torch import save_file
 
 from poise import methods
@@ -16,6 +15,7 @@ from poise.prompts import tokenise
 from poise.tuning.deep import DeepTuner
 from poise.tuning.stream import StreamTuner
 from poise.types import ImageSpec
+from tests.oracles import published
 
 STREAMS = ["warm-tpt", "warm-c-tpt", "stable-tpt", "stable-c-tpt"]
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles.objectives import of_method
-from oracles.text import text_features
-from oracles.tuning import tune_one
 
 from poise import methods
 from poise.backbones import load_model
@@ -15,6 +12,9 @@ from poise.encoding.class_texts import ClassTexts
 from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner, make_tuner
 from poise.types import Prompt
+from tests.oracles.objectives import of_method
+from tests.oracles.text import text_features
+from tests.oracles.tuning import tune_one
 
 LABELS = ["cat", "dog", "cat", "great white shark", "cup", "Dog", "cat"]
 MANY = [*LABELS, *(f"thing {number}" for number in range(11)), "cat"]  # 19: some copies in a vector, one in the rest
@@ -46,9 +46,13 @@ def test_equal_the_plain_computation(tokens: int) -> None:
         answer = Tuner(encoder, classes, [methods.get(name, steps=2)], tokens_per_pass=tokens).predict(images)[name]
         for row in range(2):
             _, losses, probs = tune_one(
-                encoder, lambda context: text_features(model, classes, Prompt(context[None]))[0], init.context[0],
-                images[row], of_method(name), steps=2,
-            )  # fmt: skip
+                encoder,
+                lambda context: text_features(model, classes, Prompt(context[None]))[0],
+                init.context[0],
+                images[row],
+                of_method(name),
+                steps=2,
+            )
             torch.testing.assert_close(answer.losses[row], torch.tensor(losses, dtype=torch.float64), atol=1e-9, rtol=0)
             torch.testing.assert_close(answer.probs[row], probs, atol=1e-7, rtol=0)
 

@@ -35,9 +35,7 @@ def encoder() -> DualEncoder:
 
 def features(encoder: DualEncoder, images: int = 4, views: int = 10, seed: int = 0) -> Tensor:
     generator, size = torch.Generator().manual_seed(seed), encoder.image.size
-    return encoder.encode_images(
-        torch.randn(images, views, 3, size, size, dtype=torch.float64, generator=generator)
-    )  # fmt: skip
+    return encoder.encode_images(torch.randn(images, views, 3, size, size, dtype=torch.float64, generator=generator))
 
 
 def test_rules_answer_beside_tuned_prompts_and_change_nothing_about_them(encoder: DualEncoder) -> None:
@@ -113,8 +111,9 @@ def test_rules_start_from_a_context_that_follows_the_image(encoder: DualEncoder)
     classes, images = tokenise(encoder, LABELS), features(encoder)
     start = Tuner(encoder, classes, []).texts.init.context[0]
     width, generator = images.shape[-1], torch.Generator().manual_seed(3)
-    down, up = (torch.randn(*shape, dtype=torch.float64, generator=generator)
-                for shape in ((4, width), (start.shape[-1], 4)))  # fmt: skip
+    down, up = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((4, width), (start.shape[-1], 4))
+    )
     init = Conditional(start, down, torch.zeros(4).double(), up, torch.zeros(len(up)).double())
     tuner = ConditionalTuner(encoder, classes, [methods.get(name) for name in ["zero-shot", *UNTUNED]], init)
     whole = tuner.predict(images)

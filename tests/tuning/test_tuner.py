@@ -6,9 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from oracles.objectives import of_method
-from oracles.text import text_features
-from oracles.tuning import tune_one
 
 from poise import methods
 from poise.backbones import load_model
@@ -19,6 +16,9 @@ from poise.objectives import Sum
 from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner, make_tuner
 from poise.types import DualEncoder, Objective, Prompt
+from tests.oracles.objectives import of_method
+from tests.oracles.text import text_features
+from tests.oracles.tuning import tune_one
 
 LABELS = ["cat", "dog", "great white shark", "a very long name for a thing", "cup"]
 TUNED = [name for name in methods.names() if name != "zero-shot"]

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracles import views as oracle
 from PIL import Image
 from safetensors.numpy import load_file
 
@@ -16,6 +15,7 @@ from poise.views.magnitudes import OPERATIONS
 from poise.views.pil.augmix import apply_operation, augmix_pixels, augmix_view
 from poise.views.pil.crops import crop_view
 from poise.views.pixels import normalise
+from tests.oracles import views as oracle
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "augmix.npz"
 VECTORS = Path(__file__).parents[3] / "shared" / "vectors"

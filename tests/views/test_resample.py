@@ -8,13 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import views as oracle
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import functional as vision
 from transformers import CLIPImageProcessor
 
-from poise import jit
+from poise import triton_support
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
 from poise.views import plan_views
@@ -23,6 +22,7 @@ from poise.views.pil.crops import crop_view, make_views
 from poise.views.pil.plain import plain_view
 from poise.views.pixels import normalise, pixels_of, to_tensor
 from poise.views.triton import launch
+from tests.oracles import views as oracle
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SPEC = ImageSpec(64, MEAN, STD)
@@ -184,7 +184,7 @@ def test_views_on_a_gpu_equal_the_pil_views(augmix: bool, crops: str, plain: str
     assert torch.equal(make_views_batched(tensors, spec, plans, "cuda").cpu(), made)
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1" or not jit.available, reason="no interpreter")
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1" or not triton_support.available, reason="no interpreter")
 @pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 @pytest.mark.parametrize("augmix", [False, True])
 def test_kernels_in_the_interpreter_equal_the_pil_views(augmix: bool) -> None:

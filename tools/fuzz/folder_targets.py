@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from poise.storage import checksum
+from poise.files import checksum
 from tools.fuzz.edits import Choices, as_json, edited_bytes, edited_json, edited_tree
 from tools.fuzz.targets import _images, _tiny, _written, target
 
@@ -22,8 +22,18 @@ def _calibration() -> bytes:
     from poise.calibration import Answers, Conditions, assess
 
     rng = np.random.default_rng(0)
-    conditions = Conditions(model="tiny", fingerprint="f", labels=("a", "b", "c"), template="{}", context="auto",
-                            init="template", init_hash="", views=2, augmix=False, seed=0)  # fmt: skip
+    conditions = Conditions(
+        model="tiny",
+        fingerprint="f",
+        labels=("a", "b", "c"),
+        template="{}",
+        context="auto",
+        init="template",
+        init_hash="",
+        views=2,
+        augmix=False,
+        seed=0,
+    )
     answers = {"tpt": Answers({"steps": 1, "terms": ("x",)}, rng.dirichlet(np.ones(3), 25), [0.1, 0.2])}
     made = assess(conditions, answers, rng.integers(0, 3, 25), rng.random(25), [f"key {at}" for at in range(25)])
     made.save(path := Path(_scratch()) / "calibration.json")
@@ -129,8 +139,21 @@ def _run() -> Path:
             Image.new("RGB", (20, 20), (number * 99, 7, len(label))).save(
                 _scratch() / "images" / label / f"{number}.png"
             )
-    run(*build({"datasets": f"folder:{_scratch()}/images", "model": "tiny", "methods": "zero-shot,tpt", "seeds": "1",
-                "views": 2, "chunk": 2, "device": "cpu", "out": str(_scratch() / "runs"), "name": "run"}))  # fmt: skip
+    run(
+        *build(
+            {
+                "datasets": f"folder:{_scratch()}/images",
+                "model": "tiny",
+                "methods": "zero-shot,tpt",
+                "seeds": "1",
+                "views": 2,
+                "chunk": 2,
+                "device": "cpu",
+                "out": str(_scratch() / "runs"),
+                "name": "run",
+            }
+        )
+    )
     return _scratch() / "runs" / "run"
 
 
@@ -147,11 +170,11 @@ def _recorded(folder: Path, file: Path) -> None:
 @target("folders of runs: run.json, ledger, records and text features, given to the reports")
 def run_folder(choices: Choices, folder: Path) -> None:
     from poise.evaluate.storage.run_folder import status
-    from poise.report.analyses import analysis_tables
-    from poise.report.formats import render
-    from poise.report.runs import load
-    from poise.report.tables import result_tables
-    from poise.report.tsne import text_features
+    from poise.report.figures.tsne import text_features
+    from poise.report.records.runs import load
+    from poise.report.tables.analyses import analysis_tables
+    from poise.report.tables.formats import render
+    from poise.report.tables.results import result_tables
 
     copy = folder / "run"
     shutil.rmtree(copy, ignore_errors=True)
@@ -178,7 +201,7 @@ def run_folder(choices: Choices, folder: Path) -> None:
 
 @target("CSV files of labelled images given to calibrate")
 def labelled_csv(choices: Choices, folder: Path) -> None:
-    from poise.cli.labelled_images import read_labelled
+    from poise.cli.input.labelled_images import read_labelled
     from poise.prompts.labels import check_labels
 
     seeds = [b"path,label\na.png,cat\nb.png,dog\n", b'label,path\n"a, b","c ""d"".png"\n']

@@ -47,8 +47,13 @@ def fuzz(work: Callable[[bytes], None], inputs: int, first_seed: int = 0) -> dic
 
 def _batch(work: Callable[[bytes], None], inputs: int, number: int, findings: dict[str, str]) -> None:
     @seed(number)
-    @settings(max_examples=inputs, deadline=None, database=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=inputs,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.binary(min_size=1, max_size=40))
     def attempt(data: bytes) -> None:
         error = outcome(work, data)
@@ -123,9 +128,14 @@ def main() -> None:
     for target in chosen:
         began = time.monotonic()
         findings = fuzz(_timed(target.run), arguments.inputs, arguments.seed)
-        row = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit.stdout.strip(), "target": target.name,
-               "inputs": arguments.inputs, "seconds": round(time.monotonic() - began),
-               "findings": findings}  # fmt: skip
+        row = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "commit": commit.stdout.strip(),
+            "target": target.name,
+            "inputs": arguments.inputs,
+            "seconds": round(time.monotonic() - began),
+            "findings": findings,
+        }
         print(json.dumps(row), flush=True)
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")

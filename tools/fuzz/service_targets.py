@@ -14,8 +14,17 @@ import numpy as np
 from tools.fuzz.edits import Choices, as_json, edited_bytes, edited_json, edited_tree
 from tools.fuzz.targets import _images, _written, target
 
-_OPTIONS = {"labels": ["cat", "dog"], "methods": ["kld+cats", "zero-shot"], "template": "a photo of a {}.", "views": 8,
-            "seed": 1, "details": True, "coverage": 0.9, "max_error": 0.1, "deadline": 5.0}  # fmt: skip
+_OPTIONS = {
+    "labels": ["cat", "dog"],
+    "methods": ["kld+cats", "zero-shot"],
+    "template": "a photo of a {}.",
+    "views": 8,
+    "seed": 1,
+    "details": True,
+    "coverage": 0.9,
+    "max_error": 0.1,
+    "deadline": 5.0,
+}
 _BOUNDARY = b"edge"
 
 
@@ -41,9 +50,9 @@ def http_body(choices: Choices, folder: Path) -> None:
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
 
-    from poise.serve.bodies import decode, read_form, read_json
+    from poise.serve.http.bodies import decode, read_form, read_json
+    from poise.serve.http.schemas import ClassifyRequest
     from poise.serve.jobs import plan
-    from poise.serve.schemas import ClassifyRequest
     from poise.serve.settings import ServiceSettings
 
     form = choices.number(2)
@@ -72,18 +81,44 @@ def _model() -> Any:
 
     from poise.backbones.loaders.onnx_file import FEATURES, FORMAT, INPUT, KEY, TEXTS
 
-    image = {"size": 4, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bicubic", "resize": "shortest",
-             "crop_offset": "round", "crop_interpolation": "bicubic"}  # fmt: skip
-    facts = {"format": FORMAT, "version": "1", "conditions": {}, "labels": ["cat", "dog"], "template": "{}",
-             "fingerprint": "0" * 16, "method": "zero-shot", "settings": {}, "views": 1, "image": image, "scale": 100.0,
-             "bias": 0.0, "activation": "softmax", "opset": 18, "int8": False, "calibration": None,
-             "coverage": 0.9, "max_error": None, "threshold": 0.5, "guarantee": "x"}  # fmt: skip
+    image = {
+        "size": 4,
+        "mean": [0.5] * 3,
+        "std": [0.2] * 3,
+        "interpolation": "bicubic",
+        "resize": "shortest",
+        "crop_offset": "round",
+        "crop_interpolation": "bicubic",
+    }
+    facts = {
+        "format": FORMAT,
+        "version": "1",
+        "conditions": {},
+        "labels": ["cat", "dog"],
+        "template": "{}",
+        "fingerprint": "0" * 16,
+        "method": "zero-shot",
+        "settings": {},
+        "views": 1,
+        "image": image,
+        "scale": 100.0,
+        "bias": 0.0,
+        "activation": "softmax",
+        "opset": 18,
+        "int8": False,
+        "calibration": None,
+        "coverage": 0.9,
+        "max_error": None,
+        "threshold": 0.5,
+        "guarantee": "x",
+    }
     graph = helper.make_graph(
-        [helper.make_node("Flatten", [INPUT], [FEATURES], axis=2)], "g",
+        [helper.make_node("Flatten", [INPUT], [FEATURES], axis=2)],
+        "g",
         [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", 1, 3, 4, 4])],
         [helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["n", 48])],
         [numpy_helper.from_array(np.ones((2, 48), np.float32), TEXTS)],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph)
     helper.set_model_props(model, {KEY: json.dumps(facts)})
     return model

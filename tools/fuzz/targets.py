@@ -79,15 +79,26 @@ def _images() -> list[bytes]:
     exif = Image.Exif()
     exif[0x0112] = 6
     kinds: list[tuple[Image.Image, str, dict[str, Any]]] = [
-        (rgb, "JPEG", {"exif": exif}), (rgb, "JPEG", {"progressive": True}), (rgb.convert("CMYK"), "JPEG", {}),
-        (rgb, "PNG", {"exif": exif}), (rgba, "PNG", {}), (rgb.convert("P"), "PNG", {"transparency": 3}),
-        (deep, "PNG", {}), (grey.convert("1"), "PNG", {}), (rgb, "WEBP", {"exif": exif}),
-        (rgba, "WEBP", {"lossless": True}), (rgb.convert("P"), "GIF", {}),
-        (rgb.convert("P"), "GIF", {"save_all": True, "append_images": [grey.convert("P")]}), (rgb, "BMP", {}),
-        (grey.convert("1"), "BMP", {}), (rgb, "TIFF", {"compression": "tiff_lzw"}), (deep, "TIFF", {}),
-        (rgb, "TIFF", {"save_all": True, "append_images": [grey]}), (grey.convert("F"), "TIFF", {}),
+        (rgb, "JPEG", {"exif": exif}),
+        (rgb, "JPEG", {"progressive": True}),
+        (rgb.convert("CMYK"), "JPEG", {}),
+        (rgb, "PNG", {"exif": exif}),
+        (rgba, "PNG", {}),
+        (rgb.convert("P"), "PNG", {"transparency": 3}),
+        (deep, "PNG", {}),
+        (grey.convert("1"), "PNG", {}),
+        (rgb, "WEBP", {"exif": exif}),
+        (rgba, "WEBP", {"lossless": True}),
+        (rgb.convert("P"), "GIF", {}),
+        (rgb.convert("P"), "GIF", {"save_all": True, "append_images": [grey.convert("P")]}),
+        (rgb, "BMP", {}),
+        (grey.convert("1"), "BMP", {}),
+        (rgb, "TIFF", {"compression": "tiff_lzw"}),
+        (deep, "TIFF", {}),
+        (rgb, "TIFF", {"save_all": True, "append_images": [grey]}),
+        (grey.convert("F"), "TIFF", {}),
         (rgb, "TIFF", {"compression": "tiff_adobe_deflate", "exif": exif}),
-    ]  # fmt: skip
+    ]
     found = []
     for image, form, options in kinds:
         sink = io.BytesIO()
@@ -108,15 +119,48 @@ def images(choices: Choices, folder: Path) -> None:
 
 
 RUN = {
-    "name": "x", "title": "y", "model": "tiny", "datasets": ["dtd", "folder:x"], "methods": ["tpt", "kld+cats | cots"],
+    "name": "x",
+    "title": "y",
+    "model": "tiny",
+    "datasets": ["dtd", "folder:x"],
+    "methods": ["tpt", "kld+cats | cots"],
     "options": {"tpt": {"lr": 0.005}, "all": {"steps": 2}, "kld+cats": {"t_max": 5.0, "cots": {"selection": 0.5}}},
-    "seeds": [1, 2], "limit": 3, "views": 8, "view_engine": "pil", "augmix": "auto", "template": "a photo of a {}.",
-    "framework": "dynaprompt", "framework_options": {"size": 3}, "init": "template", "calibrate": 0, "coverage": 0.9,
-    "max_error": 0.05, "batch_size": 2, "chunk": 4, "device": "cpu", "dtype": "float32", "data": "d", "out": "o",
-    "workers": 1, "engine": "local", "address": "", "actors": 0, "temperature": 1.5, "runs": [{"views": 4}, {}],
-}  # fmt: skip
-ASSIGNMENTS = ("views=3", "options.tpt.lr=0.1", "options.kld+cats | cots.cots.selection=0.1", "seeds=[1,2]",
-               "framework_options.size=2", "temperature=2", "options.all.steps=2", "options=3", "a.b.c=1")  # fmt: skip
+    "seeds": [1, 2],
+    "limit": 3,
+    "views": 8,
+    "view_engine": "pil",
+    "augmix": "auto",
+    "template": "a photo of a {}.",
+    "framework": "dynaprompt",
+    "framework_options": {"size": 3},
+    "init": "template",
+    "calibrate": 0,
+    "coverage": 0.9,
+    "max_error": 0.05,
+    "batch_size": 2,
+    "chunk": 4,
+    "device": "cpu",
+    "dtype": "float32",
+    "data": "d",
+    "out": "o",
+    "workers": 1,
+    "engine": "local",
+    "address": "",
+    "actors": 0,
+    "temperature": 1.5,
+    "runs": [{"views": 4}, {}],
+}
+ASSIGNMENTS = (
+    "views=3",
+    "options.tpt.lr=0.1",
+    "options.kld+cats | cots.cots.selection=0.1",
+    "seeds=[1,2]",
+    "framework_options.size=2",
+    "temperature=2",
+    "options.all.steps=2",
+    "options=3",
+    "a.b.c=1",
+)
 
 
 @target("bench run --config FILE --set KEY=VALUE: the file, the options and all their checks")

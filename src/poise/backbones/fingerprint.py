@@ -21,12 +21,26 @@ from poise.types import DualEncoder, Fingerprinted
 _DIGITS = 16
 _SETTINGS = ("num_heads", "eps", "pool_type")  # attributes of modules that their weights don't show
 _TEXTS = (
-    "a photo of a cat.", "A Photo of 2 DOGS, it's 10 km/h!", "", "  spaces   and\ttabs\n", "naïve café", "cafe\u0301",
-    "Straße", "\u0391\u0392\u0393 \u03b1\u03b2\u03b3 \u03c2", "\u043a\u043e\u0448\u043a\u0430", "猫と犬", "고양이",
-    "\u0642\u0637\u0629", "\u0928\u092e\u0938\u094d\u0924\u0947", "\U0001f431\U0001f469\u200d\U0001f467",
-    "\ufb01 \u00bd \u2460", "&amp; <b>x</b> &lt;", "snake_case-x/y\\z", "antidisestablishmentarianism " * 5,
+    "a photo of a cat.",
+    "A Photo of 2 DOGS, it's 10 km/h!",
+    "",
+    "  spaces   and\ttabs\n",
+    "naïve café",
+    "cafe\u0301",
+    "Straße",
+    "\u0391\u0392\u0393 \u03b1\u03b2\u03b3 \u03c2",
+    "\u043a\u043e\u0448\u043a\u0430",
+    "猫と犬",
+    "고양이",
+    "\u0642\u0637\u0629",
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
+    "\U0001f431\U0001f469\u200d\U0001f467",
+    "\ufb01 \u00bd \u2460",
+    "&amp; <b>x</b> &lt;",
+    "snake_case-x/y\\z",
+    "antidisestablishmentarianism " * 5,
     "<|endoftext|> </s> [SEP]",
-)  # fmt: skip
+)
 
 
 def fingerprint(encoder: DualEncoder) -> str:

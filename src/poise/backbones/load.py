@@ -176,14 +176,20 @@ def _open_clip(name: str, place: Placement) -> DualEncoder:
 
 
 for _row in (
-    ModelRow("pocket", "the embedded model: small, trained; the default", _pocket,
-             recommended="first steps, and for CPUs"),
+    ModelRow(
+        "pocket", "the embedded model: small, trained; the default", _pocket, recommended="first steps, and for CPUs"
+    ),
     ModelRow("tiny", "seeded random weights: its answers mean nothing", _tiny, recommended="tests"),
     ModelRow("local-dir:PATH", "a folder in open_clip's format", _local_dir, marker="open_clip_config.json"),
     ModelRow("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", _hf_hub, download=True),
-    ModelRow("transformers:ORG/REPO or PATH", "a CLIP or SigLIP model of transformers, on the hub or in a folder",
-             _transformers, download=True, marker="config.json"),
+    ModelRow(
+        "transformers:ORG/REPO or PATH",
+        "a CLIP or SigLIP model of transformers, on the hub or in a folder",
+        _transformers,
+        download=True,
+        marker="config.json",
+    ),
     ModelRow("onnx:FILE", "a classifier that `poise export onnx` wrote, with its own labels, on a CPU", _onnx),
     ModelRow("open_clip:ARCHITECTURE/WEIGHTS", "open_clip", _open_clip, download=True),
-):  # fmt: skip
+):
     models.add(_row.form.partition(":")[0])(_row)

@@ -19,9 +19,16 @@ OPSET = 18  # runs with onnxruntime 1.14 (2023) and later
 
 
 def trace(
-    module: nn.Module, example: Tensor, inputs: Sequence[str], outputs: Sequence[str], *, feature: str,
-    extra: str = "onnx", any_number: bool = False, translations: Mapping[Any, Any] | None = None,
-) -> Any:  # fmt: skip
+    module: nn.Module,
+    example: Tensor,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    feature: str,
+    extra: str = "onnx",
+    any_number: bool = False,
+    translations: Mapping[Any, Any] | None = None,
+) -> Any:
     """Return the ONNX model of a module with one input.
 
     Args:
@@ -45,10 +52,16 @@ def trace(
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                module, (example,), dynamo=True, opset_version=OPSET, verbose=False, input_names=inputs,
-                output_names=outputs, custom_translation_table=dict(translations or {}),
+                module,
+                (example,),
+                dynamo=True,
+                opset_version=OPSET,
+                verbose=False,
+                input_names=inputs,
+                output_names=outputs,
+                custom_translation_table=dict(translations or {}),
                 dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=1 << 20)},) if any_number else None,
-            )  # fmt: skip
+            )
     finally:
         for log, level in logs.items():
             log.setLevel(level)

@@ -7,19 +7,27 @@ from dataclasses import dataclass
 
 import torch
 
-from poise import jit
+from poise import triton_support
 from poise.errors import InvalidOptionError
 
 FLOAT8, OPENVINO = "float8", "openvino"
 _DTYPES = {
-    "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16, "fp16": torch.float16,
-    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float64": torch.float64, "fp64": torch.float64,
-}  # fmt: skip
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float64": torch.float64,
+    "fp64": torch.float64,
+}
 _FLOAT8 = (FLOAT8, "fp8")
 _ALLOWED = {  # dtypes by device
-    "cuda": set(_DTYPES.values()), "cpu": {torch.float32, torch.float64}, OPENVINO: {torch.float32, torch.bfloat16},
+    "cuda": set(_DTYPES.values()),
+    "cpu": {torch.float32, torch.float64},
+    OPENVINO: {torch.float32, torch.bfloat16},
     "mps": {torch.float32},
-}  # fmt: skip
+}
 _FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs with float8 matrix products
 
 
@@ -66,7 +74,7 @@ def _dtype(kind: str, dtype: str | torch.dtype) -> torch.dtype:
 
 def _float8_device(place: torch.device) -> torch.device:
     supported = place.type == "cuda" and torch.cuda.get_device_capability(place) >= _FLOAT8_CAPABILITY
-    if not supported or not jit.available:
+    if not supported or not triton_support.available:
         where = torch.cuda.get_device_name(place) if place.type == "cuda" else f"'{place.type}'"
         raise InvalidOptionError(
             f"dtype='float8' is not accepted on {where}.",

@@ -34,9 +34,14 @@ class Answers:
 
 
 def assess(
-    conditions: Conditions, answers: Mapping[str, Answers], labels: Ints, u: Floats, keys: Sequence[str], *,
+    conditions: Conditions,
+    answers: Mapping[str, Answers],
+    labels: Ints,
+    u: Floats,
+    keys: Sequence[str],
+    *,
     delta: float = 0.05,
-) -> Calibration:  # fmt: skip
+) -> Calibration:
     """Return the calibration that the answers of several methods for n images give.
 
     Thresholds are certified with probability 1 - delta for all methods together, so that the method may be chosen
@@ -64,13 +69,20 @@ def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[Met
     calibrated = Sample.of(choice.held_out, labels)
     before, after = (estimate([each], names=METRICS) for each in (sample, calibrated))
     part = MethodCalibration(
-        settings=plain(answer.settings), delta=delta,
-        labels=labels, confidence=sample.confidence, held_out=calibrated.confidence, correct=sample.correct,
+        settings=plain(answer.settings),
+        delta=delta,
+        labels=labels,
+        confidence=sample.confidence,
+        held_out=calibrated.confidence,
+        correct=sample.correct,
         scores={name: scores.get(name).of_labels(answer.probs, labels, u) for name in scores},
-        calibrator=choice.calibrator, intervals=choice.intervals, reason=choice.reason,
+        calibrator=choice.calibrator,
+        intervals=choice.intervals,
+        reason=choice.reason,
         before={name: value.interval for name, value in before.items()},
-        after={name: value.interval for name, value in after.items()}, seconds=_mean(answer.seconds),
-    )  # fmt: skip
+        after={name: value.interval for name, value in after.items()},
+        seconds=_mean(answer.seconds),
+    )
     return part, after
 
 

@@ -38,8 +38,10 @@ class Calibrator(ABC):
         check_options(type(self), asdict(self), f"the calibrator '{self.name}'")
         for name, (low, high) in self.ranges.items():
             if not low <= getattr(self, name) <= high:
-                raise InvalidOptionError(f"{name} = {getattr(self, name)} was given to the calibrator '{self.name}'.",
-                                         hint=f"Give a number from {low:g} to {high:g}.")  # fmt: skip
+                raise InvalidOptionError(
+                    f"{name} = {getattr(self, name)} was given to the calibrator '{self.name}'.",
+                    hint=f"Give a number from {low:g} to {high:g}.",
+                )
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def apply(self, probs: ArrayLike) -> Table:
@@ -164,8 +166,9 @@ def calibrator_from(values: Mapping[str, Any]) -> Calibrator:
     kind = calibrators.get(name)
     wanted = {"name", *(field.name for field in fields(kind))}
     if set(values) != wanted:
-        raise InvalidOptionError(f"The calibrator '{name}' does not have exactly its parameters.",
-                                 hint=f"Give {', '.join(sorted(wanted))}.")  # fmt: skip
+        raise InvalidOptionError(
+            f"The calibrator '{name}' does not have exactly its parameters.", hint=f"Give {', '.join(sorted(wanted))}."
+        )
     return kind(**{key: value for key, value in values.items() if key != "name"})
 
 
@@ -195,7 +198,9 @@ def _fitted(kind: type[Calibrator], probs: ArrayLike, labels: ArrayLike, weights
     table, truth = checked_probs(probs, labels)
     counts = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
     if counts.shape != (len(table),) or not np.isfinite(counts).all() or counts.min() < 0:
-        raise InvalidOptionError(f"Weights of shape {counts.shape} were given, or some are negative or not finite.",
-                                 hint=f"Give {len(table)} numbers of at least 0.")  # fmt: skip
+        raise InvalidOptionError(
+            f"Weights of shape {counts.shape} were given, or some are negative or not finite.",
+            hint=f"Give {len(table)} numbers of at least 0.",
+        )
     fit = kind.fit(table, truth)
     return fit.refined(fit.parameters(counts[None])[0], counts).tolist()

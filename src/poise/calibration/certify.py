@@ -63,8 +63,9 @@ def upper_bound(errors: ArrayLike, images: ArrayLike, delta: float) -> Floats:
     exact_level("delta", delta)
     wrong, total = np.asarray(errors, dtype=np.float64), np.asarray(images, dtype=np.float64)
     if not np.all((wrong >= 0) & (wrong <= total) & np.isfinite(total)):
-        raise InvalidOptionError("Numbers of errors outside of 0 to the number of images were given.",
-                                 hint="Give counts of the same images.")  # fmt: skip
+        raise InvalidOptionError(
+            "Numbers of errors outside of 0 to the number of images were given.", hint="Give counts of the same images."
+        )
     right = np.maximum(total - wrong, 1e-300)  # the bound of images that are all wrong is 1
     return np.where(wrong < total, scipy.special.betaincinv(wrong + 1, right, 1 - delta), 1.0)
 
@@ -115,8 +116,9 @@ def certify(
     last = max(int(start + failed[start:].argmax()) - 1 if not failed[start] else -1 for start in first)
     if last < 0:
         return nothing
-    return Certificate(float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[last]),
-                       max_error, delta, len(values))  # fmt: skip
+    return Certificate(
+        float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[last]), max_error, delta, len(values)
+    )
 
 
 def _room(images: int, max_error: float, delta: float) -> int:

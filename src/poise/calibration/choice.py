@@ -42,8 +42,9 @@ class Choice:
     held_out: Floats = field(repr=False, compare=False)
 
 
-def choose(probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int = 4, seed: int = 0,
-           resamples: int = 500) -> Choice:  # fmt: skip
+def choose(
+    probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int = 4, seed: int = 0, resamples: int = 500
+) -> Choice:
     """Choose between temperature scaling and beta calibration, and fit the chosen one on all images.
 
     Beta calibration is temperature scaling followed by a curve with three parameters. It is chosen if its held-out
@@ -69,14 +70,22 @@ def choose(probs: ArrayLike, labels: ArrayLike, *, folds: int = 5, repeats: int 
     kind: type[Calibrator] = Beta if len(truth) >= FEWEST and mean > 0 else Temperature
     fit, ones = fits[kind], np.ones(len(truth))
     calibrator = kind(*fit.refined(fit.parameters(ones[None])[0], ones).tolist())
-    means = {"none": float(_log_loss(table.max(1), correct).mean()),
-             **{kind.name: float(loss.mean()) for kind, loss in losses.items()}}  # fmt: skip
+    means = {
+        "none": float(_log_loss(table.max(1), correct).mean()),
+        **{kind.name: float(loss.mean()) for kind, loss in losses.items()},
+    }
     reason = _reason(kind, len(truth), mean, error)
     if means[kind.name] >= means["none"]:
         reason += "; on these images, calibration does not lower the held-out log-loss"
-    return Choice(calibrator, reason, means, mean, error,
-                  _intervals(calibrator, fit, resampled_counts(len(truth), resamples, seed)),
-                  _held_out_probs(kind, fit, held[:parts], table))  # fmt: skip
+    return Choice(
+        calibrator,
+        reason,
+        means,
+        mean,
+        error,
+        _intervals(calibrator, fit, resampled_counts(len(truth), resamples, seed)),
+        _held_out_probs(kind, fit, held[:parts], table),
+    )
 
 
 def _held_out(correct: Bools, truth: Ints, folds: int, repeats: int, seed: int) -> Floats:
@@ -119,5 +128,7 @@ def _reason(kind: type[Calibrator], images: int, mean: float, error: float) -> s
     if images < FEWEST:
         return f"temperature, because a comparison needs at least {FEWEST} images"
     verdict = "lower" if kind is Beta else "not lower"
-    return (f"{kind.name}, because the held-out log-loss of beta is {verdict} than that of temperature "
-            f"(difference {-mean:+.4f}, standard error {error:.4f})")  # fmt: skip
+    return (
+        f"{kind.name}, because the held-out log-loss of beta is {verdict} than that of temperature "
+        f"(difference {-mean:+.4f}, standard error {error:.4f})"
+    )

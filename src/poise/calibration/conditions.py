@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from poise.errors import InvalidCalibrationError
-from poise.storage import counted
+from poise.text import counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,10 @@ class Score(ABC):
         table = as_table(probs)
         noise, limit = self._noise(u, len(table)), np.asarray(quantile, dtype=np.float64) + SLACK
         if limit.shape not in ((), table.shape[1:]) or np.isnan(limit).any():
-            raise InvalidOptionError(f"Quantiles of shape {limit.shape} were given, or some are not numbers.",
-                                     hint=f"Give one number, or one for each of {table.shape[1]} classes.")  # fmt: skip
+            raise InvalidOptionError(
+                f"Quantiles of shape {limit.shape} were given, or some are not numbers.",
+                hint=f"Give one number, or one for each of {table.shape[1]} classes.",
+            )
         members, empty = np.empty(table.shape, dtype=bool), np.empty(len(table), dtype=bool)
 
         def work(rows: slice) -> None:
@@ -187,8 +189,10 @@ class Raps(Score):
     def _noise(self, u: ArrayLike | None, images: int) -> Floats:
         noise = np.asarray(np.nan if u is None else u, dtype=np.float64)
         if noise.shape != (images,) or not ((noise >= 0) & (noise <= 1)).all():
-            raise InvalidOptionError("APS and RAPS need random numbers u in [0, 1], one per image.",
-                                     hint=f"Draw {images} numbers from a seeded generator.")  # fmt: skip
+            raise InvalidOptionError(
+                "APS and RAPS need random numbers u in [0, 1], one per image.",
+                hint=f"Draw {images} numbers from a seeded generator.",
+            )
         return noise
 
 
@@ -209,8 +213,10 @@ def quantile(scores: ArrayLike, coverage: float) -> float:
     values = np.asarray(scores, dtype=np.float64)
     level = exact_level("coverage", coverage)
     if values.ndim != 1 or np.isnan(values).any():
-        raise InvalidOptionError(f"Scores of shape {values.shape} were given, or some are not numbers.",
-                                 hint="Give the scores of the true classes, one per image.")  # fmt: skip
+        raise InvalidOptionError(
+            f"Scores of shape {values.shape} were given, or some are not numbers.",
+            hint="Give the scores of the true classes, one per image.",
+        )
     rank = -int(-(len(values) + 1) * level // 1)
     return float(np.partition(values, rank - 1)[rank - 1]) if rank <= len(values) else float("inf")
 

@@ -16,10 +16,11 @@ from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.calibration.conditions import Conditions
 from poise.errors import InvalidCalibrationError, reason_of
+from poise.files import read_bounded, write_atomic
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
-from poise.storage import counted, read_bounded, write_atomic
+from poise.text import counted
 
 FORMAT = "poise-calibration/1"
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
@@ -92,11 +93,17 @@ class MethodCalibration:
         """Return plain values for JSON."""
         arrays = {name: getattr(self, name).tolist() for name in ("labels", "confidence", "held_out", "correct")}
         return {
-            "settings": dict(self.settings), "calibrator": self.calibrator.to_dict(), "reason": self.reason,
-            "intervals": _rows(self.intervals), "delta": self.delta,
-            "before": _rows(self.before), "after": _rows(self.after), "seconds": list(self.seconds),
-            **arrays, "scores": {name: values.tolist() for name, values in self.scores.items()},
-        }  # fmt: skip
+            "settings": dict(self.settings),
+            "calibrator": self.calibrator.to_dict(),
+            "reason": self.reason,
+            "intervals": _rows(self.intervals),
+            "delta": self.delta,
+            "before": _rows(self.before),
+            "after": _rows(self.after),
+            "seconds": list(self.seconds),
+            **arrays,
+            "scores": {name: values.tolist() for name, values in self.scores.items()},
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MethodCalibration:
@@ -113,12 +120,20 @@ class MethodCalibration:
         if not 0 < delta < 1:
             raise ValueError(f"'delta' is {delta}, not between 0 and 1")
         return cls(
-            settings=dict(values["settings"]), labels=labels.astype(np.int64), confidence=confidence,
-            held_out=held_out, correct=correct, scores=scores, calibrator=calibrator_from(values["calibrator"]),
-            reason=str(values["reason"]), delta=delta, intervals=_intervals(values["intervals"]),
-            before=_intervals(values["before"]), after=_intervals(values["after"]),
+            settings=dict(values["settings"]),
+            labels=labels.astype(np.int64),
+            confidence=confidence,
+            held_out=held_out,
+            correct=correct,
+            scores=scores,
+            calibrator=calibrator_from(values["calibrator"]),
+            reason=str(values["reason"]),
+            delta=delta,
+            intervals=_intervals(values["intervals"]),
+            before=_intervals(values["before"]),
+            after=_intervals(values["after"]),
             seconds=Interval(*map(float, values["seconds"])),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,9 +189,16 @@ class Calibration:
         """Return the options of `poise.Classifier` of the calibration, with the recommended method."""
         now = self.conditions
         return {
-            "labels": list(now.labels), "model": now.model, "method": [self.recommended], "template": now.template,
-            "context": now.context, "init": now.init, "views": now.views, "augmix": now.augmix, "seed": now.seed,
-        }  # fmt: skip
+            "labels": list(now.labels),
+            "model": now.model,
+            "method": [self.recommended],
+            "template": now.template,
+            "context": now.context,
+            "init": now.init,
+            "views": now.views,
+            "augmix": now.augmix,
+            "seed": now.seed,
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON."""
@@ -185,10 +207,13 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
-            "format": FORMAT, "conditions": asdict(self.conditions), "recommended": self.recommended,
-            "reason": self.reason, "images": sorted(self.images),
+            "format": FORMAT,
+            "conditions": asdict(self.conditions),
+            "recommended": self.recommended,
+            "reason": self.reason,
+            "images": sorted(self.images),
             "methods": {name: part.to_dict() for name, part in self.methods.items()},
-        }  # fmt: skip
+        }
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -218,8 +243,13 @@ class Calibration:
         images = frozenset(str(key) for key in values["images"])
         if {len(part.labels) for part in methods.values()} != {len(images)}:
             raise ValueError("it does not have one answer per image")
-        return cls(conditions=conditions, methods=methods, recommended=values["recommended"],
-                   reason=str(values["reason"]), images=images)  # fmt: skip
+        return cls(
+            conditions=conditions,
+            methods=methods,
+            recommended=values["recommended"],
+            reason=str(values["reason"]),
+            images=images,
+        )
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

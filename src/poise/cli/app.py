@@ -9,18 +9,18 @@ from typing import Annotated
 import typer
 
 from poise import __version__
-from poise.cli.bench import app as bench_app
-from poise.cli.calibrate import calibrate
-from poise.cli.classify import classify
-from poise.cli.commands import Commands
-from poise.cli.data import app as data_app
-from poise.cli.demo import demo
+from poise.cli.commands.bench import app as bench_app
+from poise.cli.commands.calibrate import calibrate
+from poise.cli.commands.classify import classify
+from poise.cli.commands.data import app as data_app
+from poise.cli.commands.demo import demo
+from poise.cli.commands.export import app as export_app
+from poise.cli.commands.fit import app as fit_app
+from poise.cli.commands.fit import convert_app
+from poise.cli.commands.listing import list_names
+from poise.cli.commands.serve import serve
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
-from poise.cli.export import app as export_app
-from poise.cli.fit import app as fit_app
-from poise.cli.fit import convert_app
-from poise.cli.listing import list_names
-from poise.cli.serve import serve
+from poise.cli.typer_app import Commands
 from poise.errors import PoiseError, StorageError, reason_of
 from poise.threads import set_threads
 

@@ -229,6 +229,7 @@ def _read(response: httpx.Response, read: Callable[[Any], T]) -> T:
         raise RemoteError(
             f"The answer of '{response.url}' (status {response.status_code}) is not one of `poise serve`: "
             f"{response.text[:_SHOWN]!r}.",
-            hint="Check the address, and that server and client have the same version.", status=response.status_code,
-        ) from None  # fmt: skip
+            hint="Check the address, and that server and client have the same version.",
+            status=response.status_code,
+        ) from None
     raise error

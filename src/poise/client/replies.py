@@ -43,9 +43,10 @@ class RemoteResult:
         values = _known(cls, body)
         decision, members = values["decision"], values["prediction_set"]
         values |= {
-            "notes": tuple(values["notes"]), "prediction_set": None if members is None else tuple(members),
+            "notes": tuple(values["notes"]),
+            "prediction_set": None if members is None else tuple(members),
             "decision": None if decision is None else RemoteDecision(**_known(RemoteDecision, decision)),
-        }  # fmt: skip
+        }
         return cls(**values)
 
 
@@ -115,9 +116,12 @@ def read_models(body: Mapping[str, Any]) -> list[RemoteModel]:
 def read_error(error: Mapping[str, Any], status: int = 200) -> RemoteError:
     """Read an error."""
     return RemoteError(
-        str(error["message"]), hint=str(error["hint"]), code=str(error["code"]), status=status,
+        str(error["message"]),
+        hint=str(error["hint"]),
+        code=str(error["code"]),
+        status=status,
         request_id=str(error["request_id"]),
-    )  # fmt: skip
+    )
 
 
 def _known(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from poise.errors import InvalidDatasetError, InvalidOptionError
-from poise.storage import hash_names
+from poise.files import hash_names
 
 
 class Stored(Protocol):

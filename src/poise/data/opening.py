@@ -14,7 +14,8 @@ from poise.data.shards import open_shards
 from poise.data.splits import SPLITS, open_split, open_variants
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
-from poise.storage import as_utf8, counted, hash_names
+from poise.files import hash_names
+from poise.text import as_utf8, counted
 
 READERS = {"split": open_split, "variants": open_variants, "wnids": open_wnids}
 SCHEMES = {"folder": open_folder, "wds": open_shards, "hf": open_hub}

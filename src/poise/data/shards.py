@@ -16,7 +16,7 @@ from pathlib import Path
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item, Slice
 from poise.errors import InvalidDatasetError, reason_of
-from poise.storage import counted
+from poise.text import counted
 
 SUFFIXES = frozenset(("jpg", "jpeg", "png", "webp"))
 

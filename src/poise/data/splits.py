@@ -15,7 +15,7 @@ from poise.data.edits import tidy
 from poise.data.items import Item
 from poise.data.locations import existing_folders, find_split_file, how_to_get, require_folders
 from poise.errors import InvalidDatasetError, reason_of
-from poise.storage import counted
+from poise.text import counted
 
 Entry = tuple[str, int, str]  # path below the image folder, label, class name
 SPLITS = ("train", "val", "test")

@@ -13,7 +13,7 @@ from poise.data.items import ImageSet, Item
 from poise.data.locations import ABSENT, check_root, how_to_get
 from poise.data.opening import open_dataset
 from poise.errors import InvalidDatasetError, PoiseError, UnreadableImageError
-from poise.storage import counted
+from poise.text import counted
 
 Status = Literal["ok", "partial", "damaged", "absent"]
 
@@ -77,9 +77,17 @@ def check(
             status, hint = "partial", "Results on part of a dataset can't be compared with published ones."
     expected = known.images if known else None
     return CheckResult(
-        dataset.name, status, len(present), expected, len(dataset.classes), dataset.class_hash, dataset.layout,
-        dataset.folder, tuple(problems), hint,
-    )  # fmt: skip
+        dataset.name,
+        status,
+        len(present),
+        expected,
+        len(dataset.classes),
+        dataset.class_hash,
+        dataset.layout,
+        dataset.folder,
+        tuple(problems),
+        hint,
+    )
 
 
 def _describe(one: str, many: str, problem: str, ids: Sequence[str]) -> list[str]:

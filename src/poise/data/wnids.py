@@ -17,7 +17,7 @@ from poise.data.edits import tidy
 from poise.data.items import Item
 from poise.data.locations import how_to_get, list_images, require_folders
 from poise.errors import InvalidDatasetError, MissingDependencyError
-from poise.storage import counted
+from poise.text import counted
 
 
 @cache

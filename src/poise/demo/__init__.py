@@ -25,7 +25,7 @@ def mount(app: FastAPI, *, path: str = "/demo", runs: str | Path | None = None) 
     """Add the page to a server.
 
     Args:
-        app: what `poise.serve.http_app.create_app` returned; its service answers the images.
+        app: what `poise.serve.http.app.create_app` returned; its service answers the images.
         path: where the page is.
         runs: folder of benchmark runs that the page shows; None for none.
 
@@ -53,11 +53,21 @@ def mount(app: FastAPI, *, path: str = "/demo", runs: str | Path | None = None) 
 
     _add_policy(app, path)
     return gradio.mount_gradio_app(
-        app, layout.build(service, folder), path,
-        allowed_paths=[str(row.path) for row in EXAMPLES], max_file_size=service.settings.limits.body,
-        show_error=False, run_history=False, footer_links=[], ssr_mode=False, mcp_server=False, pwa=False,
-        enable_monitoring=False, theme=layout.theme(), css=layout.css(),
-    )  # fmt: skip
+        app,
+        layout.build(service, folder),
+        path,
+        allowed_paths=[str(row.path) for row in EXAMPLES],
+        max_file_size=service.settings.limits.body,
+        show_error=False,
+        run_history=False,
+        footer_links=[],
+        ssr_mode=False,
+        mcp_server=False,
+        pwa=False,
+        enable_monitoring=False,
+        theme=layout.theme(),
+        css=layout.css(),
+    )
 
 
 def _add_policy(app: FastAPI, path: str) -> None:

@@ -40,38 +40,57 @@ def advice_card(result: Result, basis: Basis) -> str:
 
 
 _WORDS: dict[Kind, str] = {
-    "guarantee": "guaranteed", "estimate": "estimated", "hint": "a hint only", "unknown": "not known",
-}  # fmt: skip
+    "guarantee": "guaranteed",
+    "estimate": "estimated",
+    "hint": "a hint only",
+    "unknown": "not known",
+}
 
 
 def _trust(result: Result, basis: Basis) -> tuple[Kind, str, str]:
     question = "How often is such an answer right?"
     if not basis.images:
-        return "unknown", question, (
-            f"The model claims {percent(result.confidence)}. Nobody has compared its claims with the truth on your "
-            "images, and models are often surer than they are right."
-        )  # fmt: skip
+        return (
+            "unknown",
+            question,
+            (
+                f"The model claims {percent(result.confidence)}. Nobody has compared its claims with the truth on your "
+                "images, and models are often surer than they are right."
+            ),
+        )
     assert result.raw_confidence is not None
-    return "estimate", question, (
-        f"About {100 * result.confidence:.0f} in 100, {_CONDITION}. The model claims "
-        f"{percent(result.raw_confidence)}; {basis.images} labelled images showed how far its claims can be trusted."
-    )  # fmt: skip
+    return (
+        "estimate",
+        question,
+        (
+            f"About {100 * result.confidence:.0f} in 100, {_CONDITION}. The model claims "
+            f"{percent(result.raw_confidence)}; {basis.images} labelled images showed how far its claims can "
+            "be trusted."
+        ),
+    )
 
 
 def _guarantees(result: Result, basis: Basis) -> list[tuple[Kind, str, str]]:
     """Return the prediction set and the decision, or that there is neither."""
     if not basis.images:
-        return [(
-            "unknown", "Answer, or leave it to a person?",
-            "You may answer only from some confidence on, but nobody knows yet how many of these answers are wrong.",
-        )]  # fmt: skip
+        return [
+            (
+                "unknown",
+                "Answer, or leave it to a person?",
+                "You may answer only from some confidence on, but nobody knows yet how many of these answers are "
+                "wrong.",
+            )
+        ]
     labels = result.prediction_set if result.prediction_set is not None else result.set_at(basis.coverage)
     members = " ".join(f"<code>{text(label)}</code>" for label in labels)
     share = f"{100 * basis.coverage:g} of 100"
-    points: list[tuple[Kind, str, str]] = [(
-        "guarantee", "Which labels may it be?",
-        f"{members} Such a set contains the correct label in {share} cases on average, {_CONDITION}.",
-    )]  # fmt: skip
+    points: list[tuple[Kind, str, str]] = [
+        (
+            "guarantee",
+            "Which labels may it be?",
+            f"{members} Such a set contains the correct label in {share} cases on average, {_CONDITION}.",
+        )
+    ]
     if result.decision:
         do = "Answer." if result.decision.action == "answer" else "Abstain: leave it to a person."
         points.append(("guarantee", "Answer, or leave it to a person?", f"{do} {text(result.decision.guarantee)}"))
@@ -82,11 +101,15 @@ def _none_of_these(result: Result) -> tuple[Kind, str, str]:
     agreed = ""
     if result.agreement is not None:
         agreed = f" and {100 * result.agreement:.0f} % of the views vote for it (agreement)"
-    return "hint", "Is it none of these labels?", (
-        f"The image matches the best label {result.match:.3f} better than the labels on average (match){agreed}. "
-        "Low values suggest something else, but no limit suits all labels: compare with images that you know. "
-        "Confidence does not show it, because one of your labels always has to win."
-    )  # fmt: skip
+    return (
+        "hint",
+        "Is it none of these labels?",
+        (
+            f"The image matches the best label {result.match:.3f} better than the labels on average (match){agreed}. "
+            "Low values suggest something else, but no limit suits all labels: compare with images that you know. "
+            "Confidence does not show it, because one of your labels always has to win."
+        ),
+    )
 
 
 def _how_to(method: str, reason: str) -> str:

@@ -139,9 +139,14 @@ class _Answering:
     def _job(self, names: tuple[str, ...], *, details: bool = False) -> Job:
         asked = self.question
         return Job(
-            labels=self.labels, methods=names, template=asked.template.strip() or None, views=asked.views,
-            seed=asked.seed, details=details, uncalibrated=not self._calibrates(names[0]),
-        )  # fmt: skip
+            labels=self.labels,
+            methods=names,
+            template=asked.template.strip() or None,
+            views=asked.views,
+            seed=asked.seed,
+            details=details,
+            uncalibrated=not self._calibrates(names[0]),
+        )
 
     def _calibrates(self, method: str) -> bool:
         calibration = self.service.settings.calibration
@@ -168,12 +173,22 @@ class _Answering:
         assert job.views is not None
         assert job.seed is not None
         return Call(
-            file=self.file, labels=self.labels, methods=names, template=job.template, views=job.views, seed=job.seed,
-            init=settings.init, augmix=settings.augmix, on_long_label=settings.on_long_label, model=settings.model,
+            file=self.file,
+            labels=self.labels,
+            methods=names,
+            template=job.template,
+            views=job.views,
+            seed=job.seed,
+            init=settings.init,
+            augmix=settings.augmix,
+            on_long_label=settings.on_long_label,
+            model=settings.model,
             url=asked.url,
-            calibrated=not job.uncalibrated, coverage=job.coverage, max_error=job.max_error,
+            calibrated=not job.uncalibrated,
+            coverage=job.coverage,
+            max_error=job.max_error,
             switched_off=settings.calibration is not None and job.uncalibrated,
-        )  # fmt: skip
+        )
 
 
 def _waiting(future: Future[Answers], doing: str, start: float) -> Iterator[Panels]:

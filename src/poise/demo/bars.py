@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from poise.demo.markup import card, change, labels_in_doubt, number, percent, text
 from poise.inference.results import Result
-from poise.report.looks import BLACK, look
-from poise.storage import counted
+from poise.report.colours import BLACK, look
+from poise.text import counted
 
 TOP = 5  # labels with bars
 
@@ -57,8 +57,11 @@ def _headline(zero: Result, main: Result) -> str:
 def _label_row(label: str, results: Sequence[Result], waiting: Sequence[str]) -> str:
     zero = results[0]
     lines = [_bar(result, label, None if result is zero else zero.probabilities[label]) for result in results]
-    lines += [f'<div class="bar waiting"><span class="method">{text(name)}</span><span class="track"></span>'
-              f'<span class="value">…</span><span class="change"></span></div>' for name in waiting]  # fmt: skip
+    lines += [
+        f'<div class="bar waiting"><span class="method">{text(name)}</span><span class="track"></span>'
+        f'<span class="value">…</span><span class="change"></span></div>'
+        for name in waiting
+    ]
     return (
         f'<div class="label" role="group" aria-label="{text(label)}"><div class="name">{text(label)}</div>'
         f"<div>{''.join(lines)}</div></div>"

@@ -74,8 +74,10 @@ def in_python(call: Call) -> str:
         inside = "\n    " + ",\n    ".join(given) + ",\n"
     lines = ["import poise", "", f"classify = poise.Classifier({inside})"]
     if len(call.methods) > 1:
-        lines += [f"for method, result in classify({call.path!r}).items():",
-                  "    print(method, result.label, result.confidence)"]  # fmt: skip
+        lines += [
+            f"for method, result in classify({call.path!r}).items():",
+            "    print(method, result.label, result.confidence)",
+        ]
     else:
         lines += [f"result = classify({call.path!r})", "print(result.label, result.confidence)"]
     return "\n".join(lines)

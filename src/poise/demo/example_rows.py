@@ -38,23 +38,39 @@ class Example:
 EXAMPLES = (
     Example("chelsea.png", "Cat", "sure and right", ("cat", "dog", "fox", "rabbit"), "cat"),
     Example(
-        "coffee.png", "Coffee", "less sure after tuning", ("coffee", "tea", "soup", "wine", "beer"), "coffee",
+        "coffee.png",
+        "Coffee",
+        "less sure after tuning",
+        ("coffee", "tea", "soup", "wine", "beer"),
+        "coffee",
         "Compare the bars: tuning on views of the image changes how sure the model is, not only what it answers.",
     ),
     Example(
-        "rocket.jpg", "Rocket", "in doubt", ("rocket", "airplane", "tower", "lighthouse"), "rocket",
+        "rocket.jpg",
+        "Rocket",
+        "in doubt",
+        ("rocket", "airplane", "tower", "lighthouse"),
+        "rocket",
         "A low confidence is useful: it says that a person should look.",
     ),
     Example(
-        "astronaut.png", "Astronaut", "wrong", ("astronaut", "pilot", "diver", "firefighter", "doctor"), "astronaut",
+        "astronaut.png",
+        "Astronaut",
+        "wrong",
+        ("astronaut", "pilot", "diver", "firefighter", "doctor"),
+        "astronaut",
         "Calibration does not make a model right; it says how often it is right when it claims this much.",
     ),
     Example(
-        "chelsea.png", "Cat, not offered", "sure, and no label is right", ("dog", "rabbit", "horse", "bear"), "cat",
+        "chelsea.png",
+        "Cat, not offered",
+        "sure, and no label is right",
+        ("dog", "rabbit", "horse", "bear"),
+        "cat",
         "One of the labels has to win all the same, so the confidence is no warning. Compare the match with that of "
         "the example “Cat”: it is a hint, and the only one.",
     ),
-)  # fmt: skip
+)
 
 
 def find_example(image: bytes, labels: tuple[str, ...]) -> Example | None:

@@ -48,8 +48,13 @@ element.addEventListener('click', async (event) => {
 
 
 # Colours of gradio's smaller texts, which are too pale to read well.
-_SUBDUED = ("body_text_color_subdued", "block_info_text_color", "block_label_text_color", "block_title_text_color",
-            "input_placeholder_color")  # fmt: skip
+_SUBDUED = (
+    "body_text_color_subdued",
+    "block_info_text_color",
+    "block_label_text_color",
+    "block_title_text_color",
+    "input_placeholder_color",
+)
 
 
 def css() -> str:
@@ -67,13 +72,22 @@ def theme() -> gr.themes.Base:
     )
     subdued = {name: "#5b6570" for name in _SUBDUED} | {f"{name}_dark": "#a3adb8" for name in _SUBDUED}
     return base.set(
-        **subdued, block_radius="12px", input_radius="8px", button_large_radius="8px",
-        body_background_fill_dark="#12151a", block_background_fill_dark="#1a1f26", input_background_fill_dark="#222830",
-        block_border_color_dark="#2d343d", border_color_primary_dark="#2d343d",
-        block_label_background_fill_dark="#1a1f26", checkbox_label_background_fill="#f6f7f9",
-        checkbox_label_background_fill_dark="#222830", checkbox_label_background_fill_hover_dark="#2d343d",
-        checkbox_label_background_fill_selected="#e3f0f8", checkbox_label_background_fill_selected_dark="#16354a",
-    )  # fmt: skip
+        **subdued,
+        block_radius="12px",
+        input_radius="8px",
+        button_large_radius="8px",
+        body_background_fill_dark="#12151a",
+        block_background_fill_dark="#1a1f26",
+        input_background_fill_dark="#222830",
+        block_border_color_dark="#2d343d",
+        border_color_primary_dark="#2d343d",
+        block_label_background_fill_dark="#1a1f26",
+        checkbox_label_background_fill="#f6f7f9",
+        checkbox_label_background_fill_dark="#222830",
+        checkbox_label_background_fill_hover_dark="#2d343d",
+        checkbox_label_background_fill_selected="#e3f0f8",
+        checkbox_label_background_fill_selected_dark="#16354a",
+    )
 
 
 def build(service: Service, runs: Path | None = None) -> gr.Blocks:
@@ -103,33 +117,60 @@ def _classify_tab(service: Service) -> None:
     with gr.Row(elem_id="poise-columns"):
         with gr.Column(scale=2, min_width=300, elem_id="poise-inputs"):
             image = gr.Image(
-                label="Image", type="filepath", sources=["upload", "clipboard"], image_mode=None, height=260,
-                buttons=[], elem_id="poise-image", alt_text="the image to classify",
-            )  # fmt: skip
+                label="Image",
+                type="filepath",
+                sources=["upload", "clipboard"],
+                image_mode=None,
+                height=260,
+                buttons=[],
+                elem_id="poise-image",
+                alt_text="the image to classify",
+            )
             # poise reads the bytes of the file, not gradio. (gradio writes files next to subclasses of its components.)
             image.preprocess = _received  # type: ignore[method-assign]
             labels = gr.Textbox(
-                label="Labels", info="What it may be, separated by commas or lines.", lines=2, max_lines=8,
-                value=", ".join(service.settings.labels), placeholder="cat, dog, rabbit", elem_id="poise-labels",
-            )  # fmt: skip
+                label="Labels",
+                info="What it may be, separated by commas or lines.",
+                lines=2,
+                max_lines=8,
+                value=", ".join(service.settings.labels),
+                placeholder="cat, dog, rabbit",
+                elem_id="poise-labels",
+            )
             options = _options(service)
             run = gr.Button("Classify", variant="primary", elem_id="poise-run")
         with gr.Column(scale=3, min_width=320, elem_id="poise-panels"):
             panels = {
-                name: gr.HTML(_EMPTY if name == "answer" else "", elem_classes="poise", apply_default_css=False,
-                              js_on_load=_COPY if name == "calls" else None)
+                name: gr.HTML(
+                    _EMPTY if name == "answer" else "",
+                    elem_classes="poise",
+                    apply_default_css=False,
+                    js_on_load=_COPY if name == "calls" else None,
+                )
                 for name in PANELS
-            }  # fmt: skip
+            }
     inputs, outputs = [image, labels, *options], list(panels.values())
 
     def respond(
-        upload: Upload | None, written: str | None, chosen: list[str], template: str | None, views: float | None,
-        seed: float | None, calibrated: bool, request: gr.Request,
-    ) -> Iterator[dict[Any, str]]:  # fmt: skip
+        upload: Upload | None,
+        written: str | None,
+        chosen: list[str],
+        template: str | None,
+        views: float | None,
+        seed: float | None,
+        calibrated: bool,
+        request: gr.Request,
+    ) -> Iterator[dict[Any, str]]:
         question = Question(
-            upload, written or "", tuple(chosen), template or "", None if views is None else int(views),
-            None if seed is None else int(seed), calibrated, _url(request),
-        )  # fmt: skip
+            upload,
+            written or "",
+            tuple(chosen),
+            template or "",
+            None if views is None else int(views),
+            None if seed is None else int(seed),
+            calibrated,
+            _url(request),
+        )
         for changed in answer(service, question):
             yield {panels[name]: content for name, content in changed.items()}
 
@@ -150,14 +191,18 @@ def _options(service: Service) -> list[Any]:
     described = [(f"{name}: {methods.get(name).about.description}", name) for name in names]
     with gr.Accordion("Methods and options", open=False):
         chosen = gr.CheckboxGroup(
-            described, value=[name for name in settings.methods if name in names] or [DEFAULT_METHOD], label="Methods",
-            info=f"Zero-shot is always shown. At most {settings.limits.methods} others.", elem_id="poise-methods",
-        )  # fmt: skip
+            described,
+            value=[name for name in settings.methods if name in names] or [DEFAULT_METHOD],
+            label="Methods",
+            info=f"Zero-shot is always shown. At most {settings.limits.methods} others.",
+            elem_id="poise-methods",
+        )
         template = gr.Textbox(
             label="Prompt", info="{} stands for the label.", placeholder=settings.template or DEFAULT_TEMPLATE
         )
-        views = gr.Slider(1, settings.limits.views, settings.views, step=1, label="Views",
-                          info="More views take longer.")  # fmt: skip
+        views = gr.Slider(
+            1, settings.limits.views, settings.views, step=1, label="Views", info="More views take longer."
+        )
         seed = gr.Number(settings.seed, label="Seed", info="Of the random views.", precision=0, minimum=0)
         calibration = settings.calibration
         about = f"From {len(calibration)} labelled images, for its own labels." if calibration else None
@@ -180,8 +225,12 @@ def _runs_tab(runs: Path) -> None:
 
     names = run_pages.choices(runs)
     menu = gr.Dropdown(names, value=None, label="Run", info=f"Runs of `poise bench run` in '{runs.name}'.")
-    frame = gr.HTML("" if names else "<p>There is no run in this folder.</p>", elem_classes="poise",
-                    apply_default_css=False, elem_id="poise-frame")  # fmt: skip
+    frame = gr.HTML(
+        "" if names else "<p>There is no run in this folder.</p>",
+        elem_classes="poise",
+        apply_default_css=False,
+        elem_id="poise-frame",
+    )
     menu.change(lambda name: run_pages.run_frame(runs, name), menu, frame, api_visibility="private")
 
 

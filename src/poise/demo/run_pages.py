@@ -9,9 +9,9 @@ from pathlib import Path
 from poise.demo.markup import alert
 from poise.errors import PoiseError
 from poise.evaluate.storage.run_folder import run_folders
-from poise.report.page import page_html
-from poise.report.runs import load
-from poise.report.scores import scoreboard
+from poise.report.page.build import page_html
+from poise.report.records.runs import load
+from poise.report.records.scores import scoreboard
 
 ALL = "all runs together"
 

@@ -141,10 +141,13 @@ class ClassTexts:
 
     @torch.no_grad()
     def _features(self, prompt: Prompt) -> Tensor:
-        return torch.cat([
-            _wide(self.encoder.encode_classes(self._piece(first, last), _rows(prompt, first, last)))
-            for first, last in self._chunks(len(prompt), graph=False)
-        ], dim=1)  # fmt: skip
+        return torch.cat(
+            [
+                _wide(self.encoder.encode_classes(self._piece(first, last), _rows(prompt, first, last)))
+                for first, last in self._chunks(len(prompt), graph=False)
+            ],
+            dim=1,
+        )
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:
         """All images' products with the one Jacobian at the init."""
@@ -223,8 +226,9 @@ def _gradient(leaf: Prompt, features: Tensor, cotangent: Tensor, *, shared: bool
         # which takes as long as the image.
         with torch.enable_grad():
             total = (features * cotangent.to(features.dtype)).sum()
-        return Prompt(**dict(zip(parts, torch.autograd.grad(total, list(parts.values()), retain_graph=shared),
-                                 strict=True)))  # fmt: skip
+        return Prompt(
+            **dict(zip(parts, torch.autograd.grad(total, list(parts.values()), retain_graph=shared), strict=True))
+        )
     cotangent = (cotangent[:, None] if shared else cotangent).to(features.dtype)
     gradients = torch.autograd.grad(
         features, list(parts.values()), cotangent, retain_graph=shared, is_grads_batched=shared

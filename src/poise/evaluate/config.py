@@ -14,7 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError, reason_of
-from poise.storage import read_bounded, slug
+from poise.files import read_bounded
+from poise.text import file_name
 from poise.views import ENGINES
 
 ALL_METHODS = "all"
@@ -63,7 +64,7 @@ class RunConfig:
     @property
     def run_id(self) -> str:
         """The name of the run's folder: the configured one, or the model and the hash."""
-        return slug(self.name) if self.name else f"{slug(self.model)}-{self.digest()[:8]}"
+        return file_name(self.name) if self.name else f"{file_name(self.model)}-{self.digest()[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +186,9 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
         for table in tables:
             target = target.setdefault(table, {})
             if not isinstance(target, dict):
-                raise InvalidOptionError(f"'{text}' needs the table '{table}', which is {target!r}.",
-                                         hint="Make it a table.")  # fmt: skip
+                raise InvalidOptionError(
+                    f"'{text}' needs the table '{table}', which is {target!r}.", hint="Make it a table."
+                )
         target[last] = _parse(value.strip())
     return result
 

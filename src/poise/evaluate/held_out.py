@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from poise.calibration import images_for_coverage, images_for_error
 from poise.errors import InvalidOptionError
 from poise.evaluate.units import stream
-from poise.storage import counted
+from poise.text import counted
 
 if TYPE_CHECKING:
     from poise.evaluate.config import RunConfig
@@ -39,8 +39,10 @@ def check_calibration(config: RunConfig) -> None:
     if config.calibrate == 0:
         for name in ("coverage", "max_error"):
             if getattr(config, name) != getattr(type(config), name):
-                raise InvalidOptionError(f"'{name}' is {getattr(config, name)}, and there are no calibration images.",
-                                         hint="Give their number as well (--calibrate).")  # fmt: skip
+                raise InvalidOptionError(
+                    f"'{name}' is {getattr(config, name)}, and there are no calibration images.",
+                    hint="Give their number as well (--calibrate).",
+                )
         return
     for_sets, for_error = images_for_coverage(config.coverage), images_for_error(config.max_error, DELTA)
     if config.calibrate < max(for_sets, for_error):

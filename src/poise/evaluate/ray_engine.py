@@ -55,7 +55,10 @@ class RayEngine:
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Return the result of `Worker.text_features` of one process."""
         ((_, arrays),) = self._pool.run(
-            [(dataset, tuple(positions), seed)], method="text_features", arguments=lambda task: task,
-            name=lambda task: f"the text features of {dataset}", check=self._check,
-        )  # fmt: skip
+            [(dataset, tuple(positions), seed)],
+            method="text_features",
+            arguments=lambda task: task,
+            name=lambda task: f"the text features of {dataset}",
+            check=self._check,
+        )
         return dict(arrays)

@@ -19,16 +19,33 @@ FULL_PROBS_UP_TO = 200  # classes; with more, a row contains only the TOP most p
 TOP = 20
 NO_CLASS = -1  # prediction of a row with an error
 
-SCHEMA = pa.schema([
-    ("run", pa.string()), ("model", pa.string()), ("dataset", pa.string()), ("method", pa.string()),
-    ("seed", pa.int64()), ("id", pa.string()), ("label", pa.int64()),
-    ("prediction", pa.int64()), ("confidence", pa.float64()), ("entropy", pa.float64()), ("correct", pa.bool_()),
-    ("init_prediction", pa.int64()), ("init_confidence", pa.float64()), ("init_entropy", pa.float64()),
-    ("target_prediction", pa.int64()), ("probs", pa.list_(pa.float32())),
-    ("top_ids", pa.list_(pa.int32())), ("top_probs", pa.list_(pa.float32())),
-    ("atfd", pa.float64()), ("init_atfd", pa.float64()), ("fallback", pa.bool_()), ("error", pa.string()),
-    ("pixels", pa.string()),  # hash of the image that was read, independent of name and file format
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("run", pa.string()),
+        ("model", pa.string()),
+        ("dataset", pa.string()),
+        ("method", pa.string()),
+        ("seed", pa.int64()),
+        ("id", pa.string()),
+        ("label", pa.int64()),
+        ("prediction", pa.int64()),
+        ("confidence", pa.float64()),
+        ("entropy", pa.float64()),
+        ("correct", pa.bool_()),
+        ("init_prediction", pa.int64()),
+        ("init_confidence", pa.float64()),
+        ("init_entropy", pa.float64()),
+        ("target_prediction", pa.int64()),
+        ("probs", pa.list_(pa.float32())),
+        ("top_ids", pa.list_(pa.int32())),
+        ("top_probs", pa.list_(pa.float32())),
+        ("atfd", pa.float64()),
+        ("init_atfd", pa.float64()),
+        ("fallback", pa.bool_()),
+        ("error", pa.string()),
+        ("pixels", pa.string()),  # hash of the image that was read, independent of name and file format
+    ]
+)
 
 
 def entropy(probs: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from poise import backbones, methods
 from poise.data import ImageSet
 from poise.errors import InvalidOptionError, ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
-from poise.inference.limits import default_batch_size
+from poise.inference.batch_sizes import default_batch_size
 from poise.inits.kinds import check_template, init_file, inits
 from poise.methods import Method
 from poise.prompts import Template

@@ -15,7 +15,6 @@ from poise.evaluate import text_features as features
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import Engine, Watch, engines
 from poise.evaluate.held_out import remaining
-from poise.evaluate.progress import progress_bar
 from poise.evaluate.records import TOP, stores_all
 from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
 from poise.evaluate.same_images import check_images
@@ -24,7 +23,8 @@ from poise.evaluate.storage.header import MODEL, header
 from poise.evaluate.storage.run_folder import RunFolder
 from poise.evaluate.units import Plan, Unit, choose
 from poise.evaluate.worker import Finished, WorkerSettings
-from poise.storage import slug
+from poise.progress import progress_bar
+from poise.text import file_name
 
 log = logging.getLogger(__name__)
 _FIRST = 100  # images of a dataset after which its zero-shot accuracy is checked, once
@@ -86,7 +86,7 @@ def run(
         units = [
             unit
             for name, images in sets.items()
-            for unit in plan.units(name, slug(images.name), chosen[name], [item.id for item in images.items])
+            for unit in plan.units(name, file_name(images.name), chosen[name], [item.id for item in images.items])
         ]
         attempt = _Attempt(folder, sets, units, resolved, warn)
         stored = (folder.header() or {}).get(MODEL)
@@ -131,7 +131,7 @@ class _Attempt:
         self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str], quiet: bool
     ) -> None:
         """Compute the unfinished units, then the text features. No model is loaded if nothing is left to do."""
-        files = {name: f"features/{slug(images.name)}.npz" for name, images in self.sets.items()}
+        files = {name: f"features/{file_name(images.name)}.npz" for name, images in self.sets.items()}
         missing = {name: file for name, file in files.items() if not self.folder.has_file(file)}
         if not self.todo and not missing:
             return
@@ -159,9 +159,16 @@ class _Attempt:
             key: sum(finished[unit.id].get(key, 0) for unit in self.units) for key in ("images", "errors", "fallbacks")
         }
         return RunSummary(
-            self.folder.run_id, self.folder.path, self.methods, len({unit.seed for unit in self.units}),
-            units=len(self.units), computed=len(self.todo), damaged=self.damaged, warnings=self.warnings, **counts,
-        )  # fmt: skip
+            self.folder.run_id,
+            self.folder.path,
+            self.methods,
+            len({unit.seed for unit in self.units}),
+            units=len(self.units),
+            computed=len(self.todo),
+            damaged=self.damaged,
+            warnings=self.warnings,
+            **counts,
+        )
 
     def _check_accuracy(self, done: Finished) -> None:
         """Warn, once, if so many of a dataset's first images are wrong that its labels may be out of order."""

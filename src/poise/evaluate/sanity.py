@@ -6,7 +6,7 @@ from math import sqrt
 
 from poise.data.items import ImageSet
 from poise.errors import InvalidOptionError
-from poise.storage import counted
+from poise.text import counted
 
 Z = 2.576  # two-sided 99 %
 MIN_IMAGES = 50  # with fewer images there is no warning

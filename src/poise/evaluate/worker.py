@@ -79,9 +79,7 @@ class Worker:
         for unit in units:
             began = time.perf_counter()
             images = self._images(unit.dataset)
-            columns = {
-                "run": self.config.run_id, "model": self.config.model, "dataset": images.name, "seed": unit.seed
-            }  # fmt: skip
+            columns = {"run": self.config.run_id, "model": self.config.model, "dataset": images.name, "seed": unit.seed}
             rows: list[dict[str, Any]] = []
             for position, outcome in zip(unit.items, outcomes, strict=False):
                 rows += records.rows(

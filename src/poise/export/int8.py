@@ -15,7 +15,7 @@ from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.inference.classifier import Classifier
 from poise.inference.predictor import Predictor
 from poise.loading.sources import Failure
-from poise.storage import counted
+from poise.text import counted
 from poise.views import ViewRecipe
 
 FEWEST, MOST = 20, 200  # images that set the ranges: fewer say little, more cost time
@@ -37,8 +37,10 @@ def quantise(model: Any, classifier: Classifier[Any], images: Sequence[Any]) -> 
     except ImportError:
         raise MissingDependencyError.of("Quantising ONNX files", "onnxruntime", "onnx") from None
     if len(images) < FEWEST:
-        raise InvalidOptionError(f"{counted(len(images), 'image')} given for int8.",
-                                 hint=f"Give at least {FEWEST} images like those to be classified.")  # fmt: skip
+        raise InvalidOptionError(
+            f"{counted(len(images), 'image')} given for int8.",
+            hint=f"Give at least {FEWEST} images like those to be classified.",
+        )
     chosen = [images[at] for at in np.linspace(0, len(images) - 1, min(len(images), MOST)).round().astype(int)]
     batches = _views(classifier, chosen, _count(model))
 
@@ -56,11 +58,17 @@ def quantise(model: Any, classifier: Classifier[Any], images: Sequence[Any]) -> 
         log.setLevel(logging.ERROR)
         try:
             quantization.quantize_static(
-                tower, done, Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
-                op_types_to_quantize=_OPERATORS, nodes_to_exclude=_after_features(tower),
-                activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8,
+                tower,
+                done,
+                Reader(),
+                quant_format=quantization.QuantFormat.QDQ,
+                per_channel=True,
+                op_types_to_quantize=_OPERATORS,
+                nodes_to_exclude=_after_features(tower),
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
                 calibrate_method=quantization.CalibrationMethod.MinMax,
-            )  # fmt: skip
+            )
         finally:
             log.setLevel(level)
         return onnx.load(done)

@@ -17,10 +17,10 @@ from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.export.head import RULES, CalibrationLimits, ExportedClassifier
+from poise.files import checksum, write_atomic
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import Guarantees, in_words
 from poise.methods import Method
-from poise.storage import checksum, write_atomic
 
 
 def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence[Any] | None = None) -> None:
@@ -86,8 +86,9 @@ def _checked(classifier: Classifier[Any]) -> tuple[Method, Encoder]:
         )
     on_cpu = isinstance(encoder, Encoder) and encoder.device.type == "cpu" and encoder.in_torch
     if not isinstance(encoder, Encoder) or not on_cpu or encoder.dtype != torch.float32:
-        raise InvalidOptionError(f"{encoder!r} can't be exported.",
-                                 hint="Load the model with device='cpu' and dtype='float32'.")  # fmt: skip
+        raise InvalidOptionError(
+            f"{encoder!r} can't be exported.", hint="Load the model with device='cpu' and dtype='float32'."
+        )
     if classifier.tuner.reads == "views":
         raise InvalidOptionError("An init with image prompts can't be exported.", hint="Use another init.")
     return method, encoder
@@ -116,30 +117,51 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
     if guarantees is not None:
         stored = guarantees.calibration
         calibration = Calibration(
-            conditions=stored.conditions, methods={method.name: guarantees.parts[method.name]},
-            recommended=method.name, reason=stored.reason, images=stored.images,
-        ).to_dict()  # fmt: skip
+            conditions=stored.conditions,
+            methods={method.name: guarantees.parts[method.name]},
+            recommended=method.name,
+            reason=stored.reason,
+            images=stored.images,
+        ).to_dict()
         if limits.threshold is not None:
             max_error = guarantees.certificates[method.name].max_error
             words = in_words(max_error, stored.confidence)
     return {
-        "format": FORMAT, "version": __version__, "labels": list(classifier.labels), "template": conditions.template,
-        "fingerprint": conditions.fingerprint, "conditions": asdict(conditions), "method": method.name,
+        "format": FORMAT,
+        "version": __version__,
+        "labels": list(classifier.labels),
+        "template": conditions.template,
+        "fingerprint": conditions.fingerprint,
+        "conditions": asdict(conditions),
+        "method": method.name,
         "settings": json.loads(json.dumps(method.settings())),
-        "views": classifier.recipe.views if method.reads_views else 1, "image": asdict(encoder.image),
-        "scale": encoder.scale, "bias": encoder.bias, "activation": encoder.activation, "opset": OPSET, "int8": False,
-        "calibration": calibration, "coverage": None if guarantees is None else guarantees.coverage,
-        "max_error": max_error, "threshold": limits.threshold, "guarantee": words,
-    }  # fmt: skip
+        "views": classifier.recipe.views if method.reads_views else 1,
+        "image": asdict(encoder.image),
+        "scale": encoder.scale,
+        "bias": encoder.bias,
+        "activation": encoder.activation,
+        "opset": OPSET,
+        "int8": False,
+        "calibration": calibration,
+        "coverage": None if guarantees is None else guarantees.coverage,
+        "max_error": max_error,
+        "threshold": limits.threshold,
+        "guarantee": words,
+    }
 
 
 def _trace(module: ExportedClassifier, views: int) -> Any:
     """Return the ONNX model of the classifier."""
     side = module.encoder.image.size
     model = trace(
-        module, torch.zeros(2, views, 3, side, side), [INPUT], module.outputs, feature="Exporting ONNX files",
-        any_number=True, translations=_translations(),
-    )  # fmt: skip
+        module,
+        torch.zeros(2, views, 3, side, side),
+        [INPUT],
+        module.outputs,
+        feature="Exporting ONNX files",
+        any_number=True,
+        translations=_translations(),
+    )
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:  # the trace has fixed the number of images
         raise InvalidOptionError(
             f"The image tower of {module.encoder.name} can't be exported: its code depends on the number of images.",

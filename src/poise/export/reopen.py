@@ -36,11 +36,19 @@ def onnx_options(path: str | Path) -> dict[str, Any]:
             hint="Use the version of poise that exported it, or export it again.",
         )
     return {
-        "labels": list(conditions.labels), "model": f"onnx:{path}", "method": method.name,
-        "template": conditions.template, "context": conditions.context, "views": conditions.views,
-        "augmix": conditions.augmix, "seed": conditions.seed, "device": "cpu", "calibration": calibration,
-        "coverage": facts.get("coverage"), "max_error": facts.get("max_error"),
-    }  # fmt: skip
+        "labels": list(conditions.labels),
+        "model": f"onnx:{path}",
+        "method": method.name,
+        "template": conditions.template,
+        "context": conditions.context,
+        "views": conditions.views,
+        "augmix": conditions.augmix,
+        "seed": conditions.seed,
+        "device": "cpu",
+        "calibration": calibration,
+        "coverage": facts.get("coverage"),
+        "max_error": facts.get("max_error"),
+    }
 
 
 def _stored(file: OnnxFile) -> tuple[Conditions, Calibration | None]:

@@ -13,9 +13,17 @@ from poise.objectives.dispersion import mean_distance_to_centroid
 from poise.types import Adapted
 
 _NUMBERS = (
-    "probs", "init_probs", "target_probs", "logits", "confidences", "temperatures", "losses", "selected", "view_labels",
+    "probs",
+    "init_probs",
+    "target_probs",
+    "logits",
+    "confidences",
+    "temperatures",
+    "losses",
+    "selected",
+    "view_labels",
     "fallback",
-)  # fmt: skip
+)
 _INDICES = ("selected", "view_labels")
 
 

@@ -17,7 +17,7 @@ from poise.inference.answers import Prediction
 from poise.inference.guarantees import uniform
 from poise.inference.results import Failure
 from poise.prompts.labels import listed
-from poise.storage import counted
+from poise.text import counted
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -33,10 +33,16 @@ def _unwatched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
 
 
 def calibrate(
-    classifier: Classifier[Any], images: Iterable[Any], labels: Sequence[str], *,
-    coverage: float | Sequence[float] = (), max_error: float | Sequence[float] = (), delta: float = 0.05,
-    missing_labels: bool = False, watched: Watched = _unwatched,
-) -> Calibration:  # fmt: skip
+    classifier: Classifier[Any],
+    images: Iterable[Any],
+    labels: Sequence[str],
+    *,
+    coverage: float | Sequence[float] = (),
+    max_error: float | Sequence[float] = (),
+    delta: float = 0.05,
+    missing_labels: bool = False,
+    watched: Watched = _unwatched,
+) -> Calibration:
     """Calibrate a classifier; see `Classifier.calibrate`."""
     names, images = [method.name for method in classifier.methods], list(images)
     if classifier.tuner.ordered:
@@ -83,8 +89,10 @@ def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels:
     position = {label: at for at, label in enumerate(known)}
     given = list(labels)
     if unknown := sorted({repr(label) for label in given if label not in position}):
-        raise InvalidOptionError(f"Images have labels that the classifier has not: {listed(unknown)}.",
-                                 hint="Add them to the labels, or leave these images out.")  # fmt: skip
+        raise InvalidOptionError(
+            f"Images have labels that the classifier has not: {listed(unknown)}.",
+            hint="Add them to the labels, or leave these images out.",
+        )
     if not missing_labels and (missing := [repr(label) for label in known if label not in set(given)]):
         raise InvalidCalibrationError(
             f"{len(missing)} of {len(known)} labels have no image: {listed(missing)}.",

@@ -18,14 +18,14 @@ from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, 
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
+from poise.inference.heuristics import check_reject
 from poise.inference.options import ClassifierOptions, check_guarantees, find_methods, find_views
 from poise.inference.predictor import Predictor
 from poise.inference.results import Failure, Result, make_result
-from poise.inference.signals import check_reject
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
-from poise.storage import counted
+from poise.text import counted
 from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 from poise.views import ViewRecipe
@@ -83,15 +83,21 @@ class Classifier(Generic[R]):
 
     @overload
     def __init__(
-        self: Classifier[Result], labels: Sequence[str], model: str | DualEncoder = ...,
-        method: str | Method = ..., **options: Unpack[ClassifierOptions],
-    ) -> None: ...  # fmt: skip
+        self: Classifier[Result],
+        labels: Sequence[str],
+        model: str | DualEncoder = ...,
+        method: str | Method = ...,
+        **options: Unpack[ClassifierOptions],
+    ) -> None: ...
 
     @overload
     def __init__(
-        self: Classifier[Answers], labels: Sequence[str], model: str | DualEncoder = ...,
-        method: Sequence[str | Method] = ..., **options: Unpack[ClassifierOptions],
-    ) -> None: ...  # fmt: skip
+        self: Classifier[Answers],
+        labels: Sequence[str],
+        model: str | DualEncoder = ...,
+        method: Sequence[str | Method] = ...,
+        **options: Unpack[ClassifierOptions],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -247,11 +253,17 @@ class Classifier(Generic[R]):
         """Return what answers depend on beside the image and the method."""
         texts, recipe, (_, context, init, _) = self.tuner.texts, self.recipe, self._tuning
         return Conditions(
-            model=self.encoder.name, fingerprint=fingerprint(self.encoder), labels=self.labels,
-            template=texts.classes.template, context=context, views=recipe.views, augmix=recipe.augmix,
-            seed=recipe.seed, init="prompt" if isinstance(init, Prompt) else str(init),
+            model=self.encoder.name,
+            fingerprint=fingerprint(self.encoder),
+            labels=self.labels,
+            template=texts.classes.template,
+            context=context,
+            views=recipe.views,
+            augmix=recipe.augmix,
+            seed=recipe.seed,
+            init="prompt" if isinstance(init, Prompt) else str(init),
             init_hash="" if init == "template" else hash_prompt(texts.init),
-        )  # fmt: skip
+        )
 
     def only(self, method: str) -> Classifier[Any]:
         """Return this classifier with one of its methods, on the same model."""

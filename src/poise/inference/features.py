@@ -14,9 +14,9 @@ from torch import Tensor
 
 from poise.data import ImageSet
 from poise.errors import UnreadableImageError
+from poise.files import save_tensors
 from poise.inference.predictor import Predictor
 from poise.loading.sources import Failure
-from poise.storage import save_tensors
 from poise.types import DualEncoder
 from poise.views import ViewRecipe
 

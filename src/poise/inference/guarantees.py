@@ -66,9 +66,13 @@ class Guarantees:
     """
 
     def __init__(
-        self, calibration: Calibration, conditions: Conditions, methods: tuple[Method, ...],
-        coverage: float | None, max_error: float | None,
-    ) -> None:  # fmt: skip
+        self,
+        calibration: Calibration,
+        conditions: Conditions,
+        methods: tuple[Method, ...],
+        coverage: float | None,
+        max_error: float | None,
+    ) -> None:
         calibration.conditions.check(conditions, reads_views=any(method.reads_views for method in methods))
         self.calibration, self.labels, self.coverage = calibration, conditions.labels, coverage
         self.images = calibration.images

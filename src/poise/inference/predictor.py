@@ -17,7 +17,7 @@ from torch import Tensor
 
 from poise.errors import OUT_OF_MEMORY, PoiseError, is_out_of_memory
 from poise.inference.answers import Prediction, answer_rows
-from poise.inference.limits import default_batch_size, in_halves
+from poise.inference.batch_sizes import default_batch_size, in_halves
 from poise.inference.stage_times import StageTimes
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
@@ -170,8 +170,9 @@ class Predictor:
                 try:
                     with times.stage("views"):
                         batch.views = self._preparer.views(batch.readable, batch.group.recipe)
-                    batch.images = [image if isinstance(image, Failure) else image.without_pixels()
-                                    for image in batch.images]  # fmt: skip
+                    batch.images = [
+                        image if isinstance(image, Failure) else image.without_pixels() for image in batch.images
+                    ]
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error):
                         raise

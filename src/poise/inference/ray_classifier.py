@@ -14,11 +14,11 @@ from poise.cluster.connection import is_gpu
 from poise.cluster.pool import Pool
 from poise.errors import PoiseError
 from poise.images import LoadedImage, read_image
+from poise.inference.batch_sizes import default_batch_size
 from poise.inference.classifier import Answers, Classifier
-from poise.inference.limits import default_batch_size
+from poise.inference.heuristics import check_reject
 from poise.inference.options import check_counts, find_methods
 from poise.inference.results import Failure
-from poise.inference.signals import check_reject
 from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels
 

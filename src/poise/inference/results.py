@@ -13,7 +13,7 @@ import numpy as np
 from poise.errors import InvalidOptionError
 from poise.inference.answers import Answer, Prediction
 from poise.inference.guarantees import CalibratedAnswer, Decision, Guarantees
-from poise.inference.signals import UNKNOWN, agreement, match
+from poise.inference.heuristics import UNKNOWN, agreement, match
 from poise.loading.sources import Failure
 from poise.types import DualEncoder
 
@@ -126,8 +126,10 @@ class Result:
             InvalidOptionError: The classifier has no calibration, or it has too few images for this coverage.
         """
         if self.calibrated is None:
-            raise InvalidOptionError("This result has no prediction sets, because the classifier has no calibration.",
-                                     hint="Use Classifier(labels, calibration=...).")  # fmt: skip
+            raise InvalidOptionError(
+                "This result has no prediction sets, because the classifier has no calibration.",
+                hint="Use Classifier(labels, calibration=...).",
+            )
         return self.calibrated.set_at(coverage, score, per_class)[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,9 +159,14 @@ class Result:
 
 
 def make_result(
-    prediction: Prediction, method: str, labels: tuple[str, ...], encoder: DualEncoder,
-    guarantees: Guarantees | None, reject: float | None, details: bool,
-) -> Result:  # fmt: skip
+    prediction: Prediction,
+    method: str,
+    labels: tuple[str, ...],
+    encoder: DualEncoder,
+    guarantees: Guarantees | None,
+    reject: float | None,
+    details: bool,
+) -> Result:
     """Return one method's answer for one image, calibrated if there are guarantees."""
     answer = prediction.answers[method]
     probs = answer.probs
@@ -167,9 +174,10 @@ def make_result(
     if guarantees:
         probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
         added |= {
-            "calibrated": calibrated, "raw_confidence": float(answer.probs.max()),
+            "calibrated": calibrated,
+            "raw_confidence": float(answer.probs.max()),
             "decision": guarantees.decision(method, answer.probs),
-        }  # fmt: skip
+        }
         if guarantees.coverage is not None:
             added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
             added["notes"] += (_EMPTY,) if empty else ()

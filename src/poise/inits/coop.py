@@ -14,10 +14,10 @@ from torch import Tensor
 from poise.backbones.encoder import wide
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidOptionError
+from poise.files import hash_names
 from poise.inits.few_shot import FewShot, Report, Tensors, check_shots, train
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import Facts, StoredPrompt
-from poise.storage import hash_names
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 POSITIONS = {"end": "before", "middle": "around", "front": "after"}  # position of the class name -> `tokenise`'s option

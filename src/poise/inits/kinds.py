@@ -51,14 +51,21 @@ def _fit_fpp(name: str) -> Callable[[DualEncoder, ClassTokens], StoredPrompt]:
 inits: Registry[InitKind] = Registry("init")
 for _kind in (
     InitKind(name="template", description="the template's words"),
-    InitKind(name="fpp", description="a flat context, fitted without data when it is used, or a file of one",
-             read=_context, fit=_fit_fpp("fpp")),
-    InitKind(name="fpp-shift", description="the same with the weight published for natural distribution shifts",
-             fit=_fit_fpp("fpp-shift")),
+    InitKind(
+        name="fpp",
+        description="a flat context, fitted without data when it is used, or a file of one",
+        read=_context,
+        fit=_fit_fpp("fpp"),
+    ),
+    InitKind(
+        name="fpp-shift",
+        description="the same with the weight published for natural distribution shifts",
+        fit=_fit_fpp("fpp-shift"),
+    ),
     InitKind(name="coop", description="a context fitted to a few labelled images per class", read=_context),
     InitKind(name="cocoop", description="a context that depends on the image", read=_conditional),
     InitKind(name="maple", description="prompts in both towers", read=Coupled.of),
-):  # fmt: skip
+):
     inits.add(_kind.name)(_kind)
 
 

@@ -16,8 +16,20 @@ from poise.methods.lookup import (
 from poise.methods.method import BAR, About, Method, Step, Term
 
 __all__ = [
-    "BAR", "GROUPS", "About", "Method", "Step", "Term", "canonical", "every_name", "expand", "get", "methods", "names",
-    "register", "unregister",
-]  # fmt: skip
+    "BAR",
+    "GROUPS",
+    "About",
+    "Method",
+    "Step",
+    "Term",
+    "canonical",
+    "every_name",
+    "expand",
+    "get",
+    "methods",
+    "names",
+    "register",
+    "unregister",
+]
 
 from poise.methods import paper, peers, streams  # noqa: F401  (their rows register themselves)

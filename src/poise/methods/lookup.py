@@ -101,13 +101,17 @@ def get(name: str, /, **options: Any) -> Method:
     """
     first, *after = canonical(name).split(BAR)
     if first in posthoc and first not in methods:
-        raise UnknownNameError(f"'{first}' is a post-hoc step, not a method.",
-                               hint=f"Write it after a method, for example 'zero-shot{BAR}{first}'.")  # fmt: skip
+        raise UnknownNameError(
+            f"'{first}' is a post-hoc step, not a method.",
+            hint=f"Write it after a method, for example 'zero-shot{BAR}{first}'.",
+        )
     method, name = methods.get(first), canonical(name)
     _check_known(name, method, after, options)
     steps = tuple(Step(step, _parameters_of(step, name, options)) for step in after)
-    terms = [replace(term, options={**term.options, **_parameters_of(term.objective, name, options)})
-             for term in method.terms]  # fmt: skip
+    terms = [
+        replace(term, options={**term.options, **_parameters_of(term.objective, name, options)})
+        for term in method.terms
+    ]
     if "weight" in options:  # on shifted data too
         check_options(Term, {"weight": options["weight"]}, f"'{name}'")
         terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
@@ -116,9 +120,15 @@ def get(name: str, /, **options: Any) -> Method:
     if after:
         steps, options["about"] = (*method.posthoc, *steps), _about(method, steps)
     return replace(
-        method, **{"name": name, "terms": tuple(terms), "posthoc": steps or method.posthoc,
-                   "rule_options": {**method.rule_options, **of_rule}, **options},
-    )  # fmt: skip
+        method,
+        **{
+            "name": name,
+            "terms": tuple(terms),
+            "posthoc": steps or method.posthoc,
+            "rule_options": {**method.rule_options, **of_rule},
+            **options,
+        },
+    )
 
 
 def _about(method: Method, steps: tuple[Step, ...]) -> About:

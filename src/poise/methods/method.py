@@ -170,8 +170,10 @@ class Method:
         least = max((part.least_views for part in (*parts, *self.make_posthoc())), default=1)
         least = max(least, 2 if selects else 1)
         if views < least:
-            raise InvalidOptionError(f"The method '{self.name}' needs {least} views per image, and views is {views}.",
-                                     hint=f"Use {least} views or more.")  # fmt: skip
+            raise InvalidOptionError(
+                f"The method '{self.name}' needs {least} views per image, and views is {views}.",
+                hint=f"Use {least} views or more.",
+            )
 
     def target(self) -> Target:
         """Return the target p_aug of this method."""
@@ -248,8 +250,16 @@ class Method:
         own = {name: getattr(rule, name) for name in parameters(rules.get(self.rule)) if name not in shared}
         parts = [_call(self.rule, own)]
         parts += [self._describe_selection()] if "target" in shared else []
-        return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value:g}" for name, value in shared.items()
-                                    if isinstance(value, int | float))])  # fmt: skip
+        return ", ".join(
+            [
+                *parts,
+                *(
+                    f"{name.replace('_', ' ')} {value:g}"
+                    for name, value in shared.items()
+                    if isinstance(value, int | float)
+                ),
+            ]
+        )
 
     def _describe_selection(self) -> str:
         return f"selection {self.selection:g}" + ("" if self.include_plain else " without the plain view")

@@ -6,34 +6,82 @@ from poise.methods.lookup import register
 from poise.methods.method import About, Method, Term
 
 for _method in (
-    Method(name="zero-shot", steps=0, about=About(
-        description="the template as it is; nothing is tuned", citation="Radford et al., 2021",
-        colour="#000000", dash=":", order=0,
-    )),
-    Method(name="tpt", terms=(Term("entropy"),), about=About(
-        description="minimises the entropy of the confident views' mean prediction",
-        citation="Shu et al., 2022", colour="#D55E00", order=1,
-    )),
-    Method(name="c-tpt", terms=(Term("entropy"), Term("dispersion", 50.0, 20.0)), about=About(
-        description="tpt with a term that keeps the class texts apart",
-        citation="Yoon et al., 2024", colour="#E69F00", dash="--",
-        order=2,
-    )),
-    Method(name="o-tpt", terms=(Term("entropy"), Term("orthogonality", 18.0, 2.0)), about=About(
-        description="tpt with a term that makes the class texts orthogonal", citation="Sharifdeen et al., 2025",
-        colour="#CC79A7", dash="-.", order=3,
-    )),
-    Method(name="tpt+cats", terms=(Term("entropy"),), cats=True, about=About(
-        description="tpt with confidence-aware temperatures (ablation)", citation="Choi et al.",
-        colour="#56B4E9", dash="--", order=4,
-    )),
-    Method(name="kld", terms=(Term("divergence"),), about=About(
-        description="KL(p_aug || p) without temperatures (ablation)", citation="Choi et al.",
-        colour="#009E73", dash="-.", order=5,
-    )),
-    Method(name="kld+cats", terms=(Term("divergence"),), cats=True, about=About(
-        description="KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",
-        citation="Choi et al.", colour="#0072B2", order=6,
-    )),
-):  # fmt: skip
+    Method(
+        name="zero-shot",
+        steps=0,
+        about=About(
+            description="the template as it is; nothing is tuned",
+            citation="Radford et al., 2021",
+            colour="#000000",
+            dash=":",
+            order=0,
+        ),
+    ),
+    Method(
+        name="tpt",
+        terms=(Term("entropy"),),
+        about=About(
+            description="minimises the entropy of the confident views' mean prediction",
+            citation="Shu et al., 2022",
+            colour="#D55E00",
+            order=1,
+        ),
+    ),
+    Method(
+        name="c-tpt",
+        terms=(Term("entropy"), Term("dispersion", 50.0, 20.0)),
+        about=About(
+            description="tpt with a term that keeps the class texts apart",
+            citation="Yoon et al., 2024",
+            colour="#E69F00",
+            dash="--",
+            order=2,
+        ),
+    ),
+    Method(
+        name="o-tpt",
+        terms=(Term("entropy"), Term("orthogonality", 18.0, 2.0)),
+        about=About(
+            description="tpt with a term that makes the class texts orthogonal",
+            citation="Sharifdeen et al., 2025",
+            colour="#CC79A7",
+            dash="-.",
+            order=3,
+        ),
+    ),
+    Method(
+        name="tpt+cats",
+        terms=(Term("entropy"),),
+        cats=True,
+        about=About(
+            description="tpt with confidence-aware temperatures (ablation)",
+            citation="Choi et al.",
+            colour="#56B4E9",
+            dash="--",
+            order=4,
+        ),
+    ),
+    Method(
+        name="kld",
+        terms=(Term("divergence"),),
+        about=About(
+            description="KL(p_aug || p) without temperatures (ablation)",
+            citation="Choi et al.",
+            colour="#009E73",
+            dash="-.",
+            order=5,
+        ),
+    ),
+    Method(
+        name="kld+cats",
+        terms=(Term("divergence"),),
+        cats=True,
+        about=About(
+            description="KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",
+            citation="Choi et al.",
+            colour="#0072B2",
+            order=6,
+        ),
+    ),
+):
     register(_method)

@@ -6,21 +6,52 @@ from poise.methods.lookup import register
 from poise.methods.method import About, Method
 
 for _method in (
-    Method(name="tda", rule="tda", about=About(
-        description="logits corrected by caches of earlier images' features",
-        citation="Karmanov et al., 2024", colour="#B0413E", order=40, group="streams",
-    )),
-    Method(name="boostadapter", rule="boostadapter", about=About(
-        description="tda with the image's own confident views in the cache",
-        citation="Zhang et al., 2024 (BoostAdapter)", colour="#B0413E", dash="--", order=41, group="streams",
-    )),
-    Method(name="dmn", rule="dmn", about=About(
-        description="the mean of two predictions, under the texts and under prototypes of earlier images",
-        citation="Zhang et al., 2024 (DMN)", colour="#999933", dash="-.", order=42, group="streams",
-    )),
-    Method(name="tip-adapter", rule="tip-adapter", about=About(
-        description="logits corrected by the features of a few labelled images per class",
-        citation="Zhang et al., 2022", colour="#661100", dash="-.", order=50, group="few-shot",
-    )),
-):  # fmt: skip
+    Method(
+        name="tda",
+        rule="tda",
+        about=About(
+            description="logits corrected by caches of earlier images' features",
+            citation="Karmanov et al., 2024",
+            colour="#B0413E",
+            order=40,
+            group="streams",
+        ),
+    ),
+    Method(
+        name="boostadapter",
+        rule="boostadapter",
+        about=About(
+            description="tda with the image's own confident views in the cache",
+            citation="Zhang et al., 2024 (BoostAdapter)",
+            colour="#B0413E",
+            dash="--",
+            order=41,
+            group="streams",
+        ),
+    ),
+    Method(
+        name="dmn",
+        rule="dmn",
+        about=About(
+            description="the mean of two predictions, under the texts and under prototypes of earlier images",
+            citation="Zhang et al., 2024 (DMN)",
+            colour="#999933",
+            dash="-.",
+            order=42,
+            group="streams",
+        ),
+    ),
+    Method(
+        name="tip-adapter",
+        rule="tip-adapter",
+        about=About(
+            description="logits corrected by the features of a few labelled images per class",
+            citation="Zhang et al., 2022",
+            colour="#661100",
+            dash="-.",
+            order=50,
+            group="few-shot",
+        ),
+    ),
+):
     register(_method)

@@ -44,4 +44,4 @@ __all__ = [
     "sce",
     "top_k",
     "unregister",
-]  # fmt: skip
+]

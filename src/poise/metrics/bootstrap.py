@@ -114,8 +114,9 @@ def estimate(
     0.35
     """
     if len({len(sample) for sample in samples}) != 1:
-        raise InvalidOptionError("Samples of different lengths were given.",
-                                 hint="Give the same images for every seed.")  # fmt: skip
+        raise InvalidOptionError(
+            "Samples of different lengths were given.", hint="Give the same images for every seed."
+        )
     if names is None:
         names = [name for name in rows.names() if all(rows.get(name).available(sample) for sample in samples)]
     metrics = {name: rows.get(name) for name in names}

@@ -21,15 +21,21 @@ from poise.registry import Registry
 
 T = TypeVar("T")
 _PARTS = {  # of a sample, by what a metric says that it needs
-    "top": ("confidence", "correct"), "top5": ("top5",), "probs": ("probs", "labels"),
-    "sets": ("set_sizes", "covered", "labels"), "answered": ("answered", "correct"),
+    "top": ("confidence", "correct"),
+    "top5": ("top5",),
+    "probs": ("probs", "labels"),
+    "sets": ("set_sizes", "covered", "labels"),
+    "answered": ("answered", "correct"),
     "answers": ("answered", "correct"),
-}  # fmt: skip
+}
 _NEEDS = {
-    "top": "confidences", "top5": "the five most probable classes", "probs": "all probabilities and the labels",
-    "sets": "prediction sets and the labels", "answered": "which images are answered",
+    "top": "confidences",
+    "top5": "the five most probable classes",
+    "probs": "all probabilities and the labels",
+    "sets": "prediction sets and the labels",
+    "answered": "which images are answered",
     "answers": "at least one answered image",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +140,10 @@ def _answered(function: Callable[[Bools, Bools], T]) -> Callable[[Sample], T]:
 
 def _known(part: T | None) -> T:
     if part is None:
-        raise InvalidOptionError("The sample does not contain what the metric needs.",
-                                 hint="Use Sample.of(probs, labels), or give the part by its name.")  # fmt: skip
+        raise InvalidOptionError(
+            "The sample does not contain what the metric needs.",
+            hint="Use Sample.of(probs, labels), or give the part by its name.",
+        )
     return part
 
 
@@ -148,49 +156,144 @@ def _mean(part: Callable[[Sample], NDArray[Any] | None]) -> dict[str, Any]:
 
 
 for _metric in (
-    Metric(name="accuracy", title="Acc.", about="Share of images whose most probable class is correct.",
-           higher_is_better=True, **_mean(lambda sample: sample.correct)),
-    Metric(name="top5", title="Top-5", about="Share of images whose class is among the five most probable.",
-           needs="top5", higher_is_better=True, **_mean(lambda sample: sample.top5)),
-    Metric(name="ece", title="ECE", about="Expected calibration error over 20 equal-width bins (lower, upper].",
-           value=_top(calibration.ece), weighted=_top(calibration.weighted_ece), floor="ece_floor"),
-    Metric(name="ece_floor", title="ECE floor", higher_is_better=None,
-           about="What perfectly calibrated answers with the same confidences would have as ECE, on average.",
-           value=lambda sample: floor.ece_floor(sample.confidence),
-           weighted=lambda sample: floor.weighted_ece_floor(sample.confidence)),
-    Metric(name="sce", title="SCE", about="Class-wise calibration error over 20 bins, mean over classes.",
-           needs="probs", value=_probs(calibration.sce), weighted=_probs(calibration.weighted_sce)),
-    Metric(name="aece", title="AECE", about="Calibration error over 20 bins of equal mass.",
-           value=_top(calibration.adaptive_ece), weighted=_top(calibration.weighted_adaptive_ece)),
-    Metric(name="mce", title="MCE", about="Largest gap between accuracy and mean confidence in a bin.",
-           value=_top(calibration.mce), weighted=_top(calibration.weighted_mce)),
-    Metric(name="nll", title="NLL", about="Negative log-likelihood in nats.", needs="probs", unit="nats", digits=3,
-           value=_probs(scoring.nll),
-           weighted=_probs(lambda probs, labels: scoring.weighted_mean(scoring.nll_per_image(probs, labels)))),
-    Metric(name="brier", title="Brier", about="Multi-class Brier score, 0 to 2.", needs="probs", unit="score", digits=3,
-           value=_probs(scoring.brier),
-           weighted=_probs(lambda probs, labels: scoring.weighted_mean(scoring.brier_per_image(probs, labels)))),
-    Metric(name="aurc", title="AURC", about="Area under the risk-coverage curve.",
-           value=_top(selective.aurc), weighted=_top(selective.weighted_aurc)),
-    Metric(name="auroc", title="AUROC", higher_is_better=True,
-           about="How often a correct answer is more confident than a wrong one; 50 if all are correct or all wrong.",
-           value=_top(selective.auroc), weighted=_top(selective.weighted_auroc)),
-    Metric(name="coverage", title="Coverage", about="Share of images whose prediction set contains the class.",
-           needs="sets", higher_is_better=None, **_mean(lambda sample: sample.covered)),
-    Metric(name="classwise_coverage", title="Class cov.", about="Coverage of each class, mean over classes.",
-           needs="sets", higher_is_better=None,
-           value=_covered(lambda covered, labels: float(decisions.classwise_coverage(covered, labels).mean())),
-           weighted=_covered(decisions.weighted_classwise_coverage)),
-    Metric(name="worst_coverage", title="Worst cov.", needs="sets", higher_is_better=True,
-           about="Coverage of the class with the lowest; with few images per class it is low by chance.",
-           value=_covered(lambda covered, labels: float(decisions.classwise_coverage(covered, labels).min())),
-           weighted=_covered(partial(decisions.weighted_classwise_coverage, worst=True))),
-    Metric(name="set_size", title="Set size", about="Mean number of classes in a prediction set.",
-           needs="sets", unit="score", **_mean(lambda sample: sample.set_sizes)),
-    Metric(name="answered", title="Answered", about="Share of images whose confidence reaches the threshold.",
-           needs="answered", higher_is_better=True, **_mean(lambda sample: sample.answered)),
-    Metric(name="answered_error", title="Ans. error", needs="answers", higher_is_better=None,
-           about="Share of wrong predictions among the answered images; no value where none is answered.",
-           value=_answered(decisions.answered_error), weighted=_answered(decisions.weighted_answered_error)),
-):  # fmt: skip
+    Metric(
+        name="accuracy",
+        title="Acc.",
+        about="Share of images whose most probable class is correct.",
+        higher_is_better=True,
+        **_mean(lambda sample: sample.correct),
+    ),
+    Metric(
+        name="top5",
+        title="Top-5",
+        about="Share of images whose class is among the five most probable.",
+        needs="top5",
+        higher_is_better=True,
+        **_mean(lambda sample: sample.top5),
+    ),
+    Metric(
+        name="ece",
+        title="ECE",
+        about="Expected calibration error over 20 equal-width bins (lower, upper].",
+        value=_top(calibration.ece),
+        weighted=_top(calibration.weighted_ece),
+        floor="ece_floor",
+    ),
+    Metric(
+        name="ece_floor",
+        title="ECE floor",
+        higher_is_better=None,
+        about="What perfectly calibrated answers with the same confidences would have as ECE, on average.",
+        value=lambda sample: floor.ece_floor(sample.confidence),
+        weighted=lambda sample: floor.weighted_ece_floor(sample.confidence),
+    ),
+    Metric(
+        name="sce",
+        title="SCE",
+        about="Class-wise calibration error over 20 bins, mean over classes.",
+        needs="probs",
+        value=_probs(calibration.sce),
+        weighted=_probs(calibration.weighted_sce),
+    ),
+    Metric(
+        name="aece",
+        title="AECE",
+        about="Calibration error over 20 bins of equal mass.",
+        value=_top(calibration.adaptive_ece),
+        weighted=_top(calibration.weighted_adaptive_ece),
+    ),
+    Metric(
+        name="mce",
+        title="MCE",
+        about="Largest gap between accuracy and mean confidence in a bin.",
+        value=_top(calibration.mce),
+        weighted=_top(calibration.weighted_mce),
+    ),
+    Metric(
+        name="nll",
+        title="NLL",
+        about="Negative log-likelihood in nats.",
+        needs="probs",
+        unit="nats",
+        digits=3,
+        value=_probs(scoring.nll),
+        weighted=_probs(lambda probs, labels: scoring.weighted_mean(scoring.nll_per_image(probs, labels))),
+    ),
+    Metric(
+        name="brier",
+        title="Brier",
+        about="Multi-class Brier score, 0 to 2.",
+        needs="probs",
+        unit="score",
+        digits=3,
+        value=_probs(scoring.brier),
+        weighted=_probs(lambda probs, labels: scoring.weighted_mean(scoring.brier_per_image(probs, labels))),
+    ),
+    Metric(
+        name="aurc",
+        title="AURC",
+        about="Area under the risk-coverage curve.",
+        value=_top(selective.aurc),
+        weighted=_top(selective.weighted_aurc),
+    ),
+    Metric(
+        name="auroc",
+        title="AUROC",
+        higher_is_better=True,
+        about="How often a correct answer is more confident than a wrong one; 50 if all are correct or all wrong.",
+        value=_top(selective.auroc),
+        weighted=_top(selective.weighted_auroc),
+    ),
+    Metric(
+        name="coverage",
+        title="Coverage",
+        about="Share of images whose prediction set contains the class.",
+        needs="sets",
+        higher_is_better=None,
+        **_mean(lambda sample: sample.covered),
+    ),
+    Metric(
+        name="classwise_coverage",
+        title="Class cov.",
+        about="Coverage of each class, mean over classes.",
+        needs="sets",
+        higher_is_better=None,
+        value=_covered(lambda covered, labels: float(decisions.classwise_coverage(covered, labels).mean())),
+        weighted=_covered(decisions.weighted_classwise_coverage),
+    ),
+    Metric(
+        name="worst_coverage",
+        title="Worst cov.",
+        needs="sets",
+        higher_is_better=True,
+        about="Coverage of the class with the lowest; with few images per class it is low by chance.",
+        value=_covered(lambda covered, labels: float(decisions.classwise_coverage(covered, labels).min())),
+        weighted=_covered(partial(decisions.weighted_classwise_coverage, worst=True)),
+    ),
+    Metric(
+        name="set_size",
+        title="Set size",
+        about="Mean number of classes in a prediction set.",
+        needs="sets",
+        unit="score",
+        **_mean(lambda sample: sample.set_sizes),
+    ),
+    Metric(
+        name="answered",
+        title="Answered",
+        about="Share of images whose confidence reaches the threshold.",
+        needs="answered",
+        higher_is_better=True,
+        **_mean(lambda sample: sample.answered),
+    ),
+    Metric(
+        name="answered_error",
+        title="Ans. error",
+        needs="answers",
+        higher_is_better=None,
+        about="Share of wrong predictions among the answered images; no value where none is answered.",
+        value=_answered(decisions.answered_error),
+        weighted=_answered(decisions.weighted_answered_error),
+    ),
+):
     register(_metric)

@@ -73,8 +73,10 @@ def check_table(table: NDArray[np.floating]) -> None:
     if not np.isfinite([low, high]).all():
         raise InvalidOptionError("Some probabilities are not finite.", hint="Leave failed images out.")
     if low < 0 or high > 1 + SUM_TOLERANCE or np.abs(table.sum(1) - 1).max() > SUM_TOLERANCE:
-        raise InvalidOptionError("The rows are not probabilities: entries lie in [0, 1] and each row sums to 1.",
-                                 hint="Apply a softmax to logits; divide percentages by 100.")  # fmt: skip
+        raise InvalidOptionError(
+            "The rows are not probabilities: entries lie in [0, 1] and each row sums to 1.",
+            hint="Apply a softmax to logits; divide percentages by 100.",
+        )
 
 
 def checked_labels(labels: ArrayLike, images: int, classes: int) -> Ints:
@@ -83,11 +85,14 @@ def checked_labels(labels: ArrayLike, images: int, classes: int) -> Ints:
     if truth.dtype.kind not in "iu" and not np.array_equal(truth, truth.astype(np.int64)):
         raise InvalidOptionError("Labels are class indices.", hint="Give whole numbers from 0.")
     if truth.shape != (images,):
-        raise InvalidOptionError(f"{truth.size} labels were given for {images} images.",
-                                 hint="Give one label per image.")  # fmt: skip
+        raise InvalidOptionError(
+            f"{truth.size} labels were given for {images} images.", hint="Give one label per image."
+        )
     if truth.size and (truth.min() < 0 or truth.max() >= classes):
-        raise InvalidOptionError(f"Labels run from {truth.min()} to {truth.max()}.",
-                                 hint=f"For {classes} classes they lie in 0..{classes - 1}.")  # fmt: skip
+        raise InvalidOptionError(
+            f"Labels run from {truth.min()} to {truth.max()}.",
+            hint=f"For {classes} classes they lie in 0..{classes - 1}.",
+        )
     return truth.astype(np.int64)
 
 
@@ -95,8 +100,10 @@ def checked_top(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bool
     """Return ``confidence`` [N] in [0, 1] as float64 and ``correct`` [N] as bool."""
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if values.ndim != 1 or values.size == 0 or hits.shape != values.shape:
-        raise InvalidOptionError(f"Confidences of shape {values.shape} and outcomes of shape {hits.shape} were given.",
-                                 hint="Give two vectors of the same length, at least 1.")  # fmt: skip
+        raise InvalidOptionError(
+            f"Confidences of shape {values.shape} and outcomes of shape {hits.shape} were given.",
+            hint="Give two vectors of the same length, at least 1.",
+        )
     if not np.isfinite(values).all() or values.min() < 0 or values.max() > 1:
         raise InvalidOptionError("Some confidences are not in [0, 1].", hint="Divide percentages by 100.")
     if not np.isin(hits, (0, 1)).all():

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from poise import __version__
 from poise.errors import InvalidCheckpointError, reason_of
+from poise.files import hash_names, read_tensors, save_tensors
 from poise.prompts.tokens import tokenise
-from poise.storage import hash_names, read_tensors, save_tensors
 from poise.types import ClassTokens, DualEncoder, Fingerprinted, Prompt
 
 _FORMAT = "poise-prompt/1"
@@ -64,9 +64,14 @@ class StoredPrompt:
                 hint = "This encoder has no fingerprint: it must implement `poise.types.Fingerprinted`."
             _check(facts.model_fingerprint == found, "model fingerprint", facts.model_fingerprint, found, hint)
         classes = tokenise(
-            encoder, labels, facts.template, context=facts.context, tokens=facts.tokens, on_long_label=on_long_label,
+            encoder,
+            labels,
+            facts.template,
+            context=facts.context,
+            tokens=facts.tokens,
+            on_long_label=on_long_label,
             repeats=repeats,
-        )  # fmt: skip
+        )
         shape, slots = tuple(self.tensors["context"].shape), classes.slots.shape[1]
         width = int(encoder.embed(torch.zeros(1, dtype=torch.long)).shape[-1])
         _check(shape[-1] == width, "token width", shape[-1], width, "The prompt belongs to another text tower.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from poise.errors import InvalidLabelsError, reason_of
-from poise.storage import read_bounded
+from poise.files import read_bounded
 
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
 _MAX_LISTED = 5  # labels listed in an error message

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from poise.report.groups import Group
-from poise.report.runs import Records, load
-from poise.report.scores import scoreboard
-from poise.storage import safe_cell, write_atomic
+from poise.files import write_atomic
+from poise.report.records.groups import Group
+from poise.report.records.runs import Records, load
+from poise.report.records.scores import scoreboard
+from poise.text import safe_cell
 
 
 def export(runs: str | Path | Records, out: str | Path, *, names: bool = False) -> list[Path]:

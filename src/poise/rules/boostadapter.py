@@ -28,9 +28,16 @@ _FRACTION = 0.1  # of the views
 
 # By dataset; 0 for the others.
 _PUBLISHED = {
-    "aircraft": 2, "caltech101": 2, "cars": 3, "food101": 3, "sun397": 1, "imagenet-a": 3, "imagenet-v2": 1,
-    "imagenet-r": 3, "imagenet-sketch": 1,
-}  # fmt: skip
+    "aircraft": 2,
+    "caltech101": 2,
+    "cars": 3,
+    "food101": 3,
+    "sun397": 1,
+    "imagenet-a": 3,
+    "imagenet-v2": 1,
+    "imagenet-r": 3,
+    "imagenet-sketch": 1,
+}
 
 
 @rules.add("boostadapter")

@@ -40,9 +40,15 @@ class FeatureCache:
         return {f"{prefix}.{name}": tensor for name, tensor in vars(self).items()}
 
     def put(
-        self, label: int, feature: Tensor, entropy: Tensor, *, capacity: int, marks: Tensor | None = None,
+        self,
+        label: int,
+        feature: Tensor,
+        entropy: Tensor,
+        *,
+        capacity: int,
+        marks: Tensor | None = None,
         drop_oldest: bool = False,
-    ) -> FeatureCache:  # fmt: skip
+    ) -> FeatureCache:
         """Add a row to a class; beyond the capacity, a row of the class leaves.
 
         Args:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from poise.errors import InvalidOptionError
 from poise.rules.rule import LogitHead, Rule, RuleAnswer, rules
-from poise.storage import counted
+from poise.text import counted
 from poise.types import Outputs
 
 _ROUNDS, _REPEATS, _CHANGE = 5, 5, 1e-6

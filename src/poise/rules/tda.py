@@ -34,11 +34,22 @@ _FRACTION = 0.1  # of the views, if they are pooled
 
 # By dataset: α and β. How they were chosen is not published.
 _PUBLISHED = {
-    "aircraft": (2.0, 2.0), "caltech101": (5.0, 5.0), "cars": (1.0, 7.0), "dtd": (2.0, 3.0), "eurosat": (4.0, 8.0),
-    "flowers102": (1.0, 5.0), "food101": (1.0, 1.0), "pets": (2.0, 7.0), "sun397": (2.0, 3.0), "ucf101": (3.0, 8.0),
-    "imagenet": (2.0, 5.0), "imagenet-a": (2.0, 5.0), "imagenet-v2": (1.0, 8.0), "imagenet-r": (1.0, 8.0),
+    "aircraft": (2.0, 2.0),
+    "caltech101": (5.0, 5.0),
+    "cars": (1.0, 7.0),
+    "dtd": (2.0, 3.0),
+    "eurosat": (4.0, 8.0),
+    "flowers102": (1.0, 5.0),
+    "food101": (1.0, 1.0),
+    "pets": (2.0, 7.0),
+    "sun397": (2.0, 3.0),
+    "ucf101": (3.0, 8.0),
+    "imagenet": (2.0, 5.0),
+    "imagenet-a": (2.0, 5.0),
+    "imagenet-v2": (1.0, 8.0),
+    "imagenet-r": (1.0, 8.0),
     "imagenet-sketch": (2.363, 7.45),
-}  # fmt: skip
+}
 _POOLED = ("imagenet-a", "imagenet-v2", "imagenet-r", "imagenet-sketch")
 
 

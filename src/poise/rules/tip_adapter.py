@@ -25,9 +25,9 @@ from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError, InvalidOptionError, reason_of
+from poise.files import hash_names, read_tensors, save_tensors
 from poise.rules.rule import LogitHead, Rule, RuleAnswer, rules
 from poise.rules.tda import SCALE
-from poise.storage import hash_names, read_tensors, save_tensors
 from poise.types import Outputs
 
 _FORMAT = "poise-cache/1"

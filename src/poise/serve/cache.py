@@ -10,7 +10,7 @@ from typing import Any
 
 from poise.inference.auto_views import with_views
 from poise.inference.classifier import Classifier
-from poise.serve.ceilings import Limits
+from poise.serve.limits import Limits
 from poise.serve.settings import Job
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from poise.errors import InvalidOptionError, LimitExceededError
 from poise.inference.options import check_counts, find_methods
-from poise.serve.ceilings import MAX_CHARACTERS
+from poise.serve.limits import MAX_CHARACTERS
 from poise.serve.settings import Job, ServiceSettings
 
 

@@ -11,10 +11,10 @@ from fastapi import FastAPI
 
 from poise.cluster.connection import connect, is_gpu
 from poise.errors import MissingDependencyError
-from poise.serve.http_app import create_app
+from poise.serve.http.app import create_app
+from poise.serve.http.uvicorn_server import Address
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
-from poise.serve.uvicorn_server import Address
 
 _NAME = "poise"
 
@@ -32,9 +32,12 @@ def deployment(settings: ServiceSettings, *, replicas: int = 1) -> Any:
     options: dict[str, Any] = {"num_gpus": 1} if is_gpu(settings.device) else {}
     return serve.deployment(
         serve.ingress(build)(),
-        name=_NAME, num_replicas=replicas, max_ongoing_requests=settings.limits.connections,
-        ray_actor_options=options, graceful_shutdown_timeout_s=settings.limits.seconds,
-    )  # fmt: skip
+        name=_NAME,
+        num_replicas=replicas,
+        max_ongoing_requests=settings.limits.connections,
+        ray_actor_options=options,
+        graceful_shutdown_timeout_s=settings.limits.seconds,
+    )
 
 
 def run(

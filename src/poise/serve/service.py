@@ -18,13 +18,13 @@ from poise.errors import (
     ServiceUnavailableError,
 )
 from poise.images.read import image_size
+from poise.inference.batch_sizes import default_batch_size
 from poise.inference.classifier import Answers, Classifier, or_raise
-from poise.inference.limits import default_batch_size
-from poise.serve import golden
+from poise.serve import readiness
 from poise.serve.batcher import Batcher
 from poise.serve.cache import ClassifierCache
-from poise.serve.ceilings import Limits
 from poise.serve.jobs import PlannedJob, plan
+from poise.serve.limits import Limits
 from poise.serve.settings import Job, ServiceSettings
 from poise.serve.telemetry import Metrics
 from poise.types import DualEncoder
@@ -83,10 +83,13 @@ class Service:
         if settings.labels:
             self.classifier(self.plan(Job()).job)
         self._batcher = Batcher(
-            self._work, capacity=settings.limits.queue, wait=settings.batch_wait, report=self.metrics.observe_batch,
+            self._work,
+            capacity=settings.limits.queue,
+            wait=settings.batch_wait,
+            report=self.metrics.observe_batch,
             batch_cost=default_batch_size(self.encoder.device, settings.views) * settings.views,
             batch_items=settings.batch_size or default_batch_size(self.encoder.device, 1),
-        )  # fmt: skip
+        )
         self.metrics.queue_items.set_function(lambda: len(self._batcher or ()))
         self._batcher.start()
         self._check()
@@ -170,11 +173,21 @@ class Service:
     def _build(self, job: Job) -> Classifier[Any]:
         settings = self.settings
         return Classifier(
-            job.labels, self.encoder, list(job.methods), template=job.template, context=settings.context,
-            init=settings.init, views=job.views or 1, augmix=settings.augmix, seed=job.seed or 0,
-            batch_size=settings.batch_size, calibration=None if job.uncalibrated else settings.calibration,
-            coverage=job.coverage, max_error=job.max_error, on_long_label=settings.on_long_label,
-        )  # fmt: skip
+            job.labels,
+            self.encoder,
+            list(job.methods),
+            template=job.template,
+            context=settings.context,
+            init=settings.init,
+            views=job.views or 1,
+            augmix=settings.augmix,
+            seed=job.seed or 0,
+            batch_size=settings.batch_size,
+            calibration=None if job.uncalibrated else settings.calibration,
+            coverage=job.coverage,
+            max_error=job.max_error,
+            on_long_label=settings.on_long_label,
+        )
 
     def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:
         for outcome in self.classifier(job).each(images, details=job.details):
@@ -189,12 +202,12 @@ class Service:
 
     def _check(self) -> None:
         assert self._batcher is not None
-        settings, image = self.settings, golden.image()
+        settings, image = self.settings, readiness.image()
         # The server's limits are for requests: the test image may ask for more than they allow.
-        job = plan(golden.job(settings), replace(settings, limits=Limits())).job
+        job = plan(readiness.job(settings), replace(settings, limits=Limits())).job
         served = self._batcher.submit(job, [image])[0].result()
         plain = self._build(job)(image)
-        golden.check(self.encoder.name, self.place.dtype_name, settings, served, plain)
+        readiness.check(self.encoder.name, self.place.dtype_name, settings, served, plain)
 
 
 def _failed(error: PoiseError) -> Future[Answers]:

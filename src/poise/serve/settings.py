@@ -9,7 +9,7 @@ from poise.calibration import Calibration
 from poise.defaults import DEFAULT_VIEWS
 from poise.inference.classifier import DEFAULT_METHOD, DEFAULT_MODEL
 from poise.inference.options import check_guarantees
-from poise.serve.ceilings import Limits
+from poise.serve.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)

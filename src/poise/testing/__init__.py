@@ -22,7 +22,19 @@ from poise.testing.rule_checks import POSTHOC_CHECKS, RULE_CHECKS, check_posthoc
 from poise.testing.stream_rules import STREAM_RULE_CHECKS, check_stream_rule
 
 __all__ = [
-    "BACKBONE_CHECKS", "MEMORY_CHECKS", "OBJECTIVE_CHECKS", "POSTHOC_CHECKS", "RULE_CHECKS", "STREAM_RULE_CHECKS",
-    "check_backbone", "check_memory", "check_objective", "check_posthoc", "check_rule", "check_stream_rule",
-    "example_images", "example_outputs", "parametrize_checks",
-]  # fmt: skip
+    "BACKBONE_CHECKS",
+    "MEMORY_CHECKS",
+    "OBJECTIVE_CHECKS",
+    "POSTHOC_CHECKS",
+    "RULE_CHECKS",
+    "STREAM_RULE_CHECKS",
+    "check_backbone",
+    "check_memory",
+    "check_objective",
+    "check_posthoc",
+    "check_rule",
+    "check_stream_rule",
+    "example_images",
+    "example_outputs",
+    "parametrize_checks",
+]

@@ -121,8 +121,13 @@ def non_finite_images_are_ignored(make: MakeMemory) -> None:
 
 
 MEMORY_CHECKS = (
-    capacity, same_decisions, state_is_restored, streams_repeat, streams_resume, non_finite_images_are_ignored,
-)  # fmt: skip
+    capacity,
+    same_decisions,
+    state_is_restored,
+    streams_repeat,
+    streams_resume,
+    non_finite_images_are_ignored,
+)
 
 
 def check_memory(make: MakeMemory) -> None:

@@ -124,9 +124,12 @@ def images_that_are_not_finite_are_ignored(make: MakeRule) -> None:
 
 
 STREAM_RULE_CHECKS = (
-    images_together_equal_images_apart, the_state_is_everything, streams_are_resumed, methods_of_one_run_are_apart,
+    images_together_equal_images_apart,
+    the_state_is_everything,
+    streams_are_resumed,
+    methods_of_one_run_are_apart,
     images_that_are_not_finite_are_ignored,
-)  # fmt: skip
+)
 
 
 def check_stream_rule(make: MakeRule) -> None:

@@ -116,8 +116,16 @@ class DeepTuner(EpisodicTuner):
 
         def problem(method: Method, objective: ObjectiveGradient | None) -> CoupledProblem:
             return CoupledProblem(
-                method, objective, self.texts, untuned, prompt, self.init, features, Scope.SHARED,
-                tower=self._tower, views=inputs,
-            )  # fmt: skip
+                method,
+                objective,
+                self.texts,
+                untuned,
+                prompt,
+                self.init,
+                features,
+                Scope.SHARED,
+                tower=self._tower,
+                views=inputs,
+            )
 
         return Start(untuned, prompt, texts, problem)

@@ -168,11 +168,19 @@ class OnlineProblem(Problem[Prompt, PickedFeatures]):
         slots = list(range(len(values))) if stream.published else picked
         rows, where = _distinct_contexts(values[picked] + stream.base)
         return cls(
-            stream.method, stream.objective, stream.texts, untuned, stream.texts.init, Prompt(values[slots]),
+            stream.method,
+            stream.objective,
+            stream.texts,
+            untuned,
+            stream.texts.init,
+            Prompt(values[slots]),
             PickedFeatures(texts[rows], rows=rows, where=where),
-            picked=picked, slots=slots, base=stream.base, picked_logits=logits,
+            picked=picked,
+            slots=slots,
+            base=stream.base,
+            picked_logits=logits,
             ranking=view_entropy(logits).mean(0, keepdim=True),
-        )  # fmt: skip
+        )
 
     def text_prompt(self) -> Prompt:
         """The distinct ones among the picked prompts."""

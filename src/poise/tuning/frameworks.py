@@ -126,22 +126,40 @@ def _ensemble(
     encoder: DualEncoder, methods: Sequence[Method], init: Init, options: FrameworkOptions, on_long_label: str
 ) -> AnyTuner:
     labels = init.classes.labels
-    return Ensemble([
-        Tuner(encoder, tokenise(encoder, labels, template, on_long_label=on_long_label, repeats=True), methods)
-        for template in TEMPLATES
-    ])  # fmt: skip
+    return Ensemble(
+        [
+            Tuner(encoder, tokenise(encoder, labels, template, on_long_label=on_long_label, repeats=True), methods)
+            for template in TEMPLATES
+        ]
+    )
 
 
 frameworks: Registry[Framework] = Registry("framework")
 for _framework in (
-    Framework(name="tpt", description="episodic: each image is tuned independently", build=_episodic,
-              options=EpisodicOptions,
-              inits=("template", "fpp", "coop", "cocoop", "maple"), rules=True),
-    Framework(name="dynaprompt", description="an online memory of prompts along a stream", build=_online,
-              options=DynaPromptOptions, inits=("template", "fpp", "coop"), ordered=True),
-    Framework(name="ensemble", description="four templates, each tuned independently; logits averaged",
-              build=_ensemble, inits=("template",), own_templates=True),
-):  # fmt: skip
+    Framework(
+        name="tpt",
+        description="episodic: each image is tuned independently",
+        build=_episodic,
+        options=EpisodicOptions,
+        inits=("template", "fpp", "coop", "cocoop", "maple"),
+        rules=True,
+    ),
+    Framework(
+        name="dynaprompt",
+        description="an online memory of prompts along a stream",
+        build=_online,
+        options=DynaPromptOptions,
+        inits=("template", "fpp", "coop"),
+        ordered=True,
+    ),
+    Framework(
+        name="ensemble",
+        description="four templates, each tuned independently; logits averaged",
+        build=_ensemble,
+        inits=("template",),
+        own_templates=True,
+    ),
+):
     frameworks.add(_framework.name)(_framework)
 
 
@@ -179,6 +197,13 @@ def make_tuner(
     began = time.perf_counter()
     tuner = row.build(encoder, methods, start, parsed, on_long_label)
     names, seconds = ", ".join(method.name for method in methods), time.perf_counter() - began
-    log.info("labels: %d encoded in %.2f s; %s, framework %s, init %s, template %r", len(start.classes.labels), seconds,
-             names, framework, start.kind, start.classes.template)  # fmt: skip
+    log.info(
+        "labels: %d encoded in %.2f s; %s, framework %s, init %s, template %r",
+        len(start.classes.labels),
+        seconds,
+        names,
+        framework,
+        start.kind,
+        start.classes.template,
+    )
     return tuner if parsed.temperature == 1.0 else Tempered(tuner, parsed.temperature)

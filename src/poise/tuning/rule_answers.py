@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
+from poise.files import checksum
 from poise.methods import Method
 from poise.rules import RuleAnswer, State, StreamRule
-from poise.storage import checksum
 from poise.tuning.answer import Solution, init_solution
 from poise.tuning.saved_state import identity, read_state, write_state
 from poise.types import Outputs, Prompt
@@ -35,8 +35,9 @@ class RuleRunner:
         self.ordered = any(rule.ordered for rule in self._rules.values())
         self.states: dict[str, State] = {
             key: rule.start(texts.init_features()[0])
-            for key, rule in self._rules.items() if isinstance(rule, StreamRule)
-        }  # fmt: skip
+            for key, rule in self._rules.items()
+            if isinstance(rule, StreamRule)
+        }
 
     def solve(self, untuned: Outputs, init: Prompt, texts: Tensor) -> dict[str, Solution]:
         """Return each rule's answers for the next B images, by `Method.before_posthoc`.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import InvalidCheckpointError, reason_of
-from poise.storage import hash_names, read_tensors, save_tensors
+from poise.files import hash_names, read_tensors, save_tensors
 
 
 def identity(texts: ClassTexts) -> dict[str, object]:

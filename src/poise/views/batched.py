@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from poise.errors import InvalidOptionError
-from poise.storage import counted
+from poise.text import counted
 from poise.threads import map_parallel
 from poise.types import ImageSpec
 from poise.views.pil.augmix import augmix_pixels

@@ -43,53 +43,59 @@ _BLOCKS: Mapping[str, Value | Section] = {
         ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), FLAG
     ),
 }
-_VISION = Section({
-    **_BLOCKS,
-    "layers": either(_LAYERS, items(_LAYERS, 4, 4)),
-    "width": _WIDTH,
-    "head_width": _WIDTH,
-    "patch_size": either(_PIXELS, NULL),
-    "image_size": either(_PIXELS, items(_PIXELS, 2, 2)),
-    "patch_dropout": _SHARE,
-    "attentional_pool": either(FLAG, choice("parallel", "cascade")),
-    "attn_pooler_queries": integer(1, 4096),
-    "attn_pooler_heads": _HEADS,
-    "no_ln_pre": FLAG,
-    "pos_embed_type": choice("learnable", "sin_cos_2d"),
-    "pool_type": choice("tok", "avg", "none"),
-    "timm_model_name": text(r"\w{1,100}(\.\w{1,100})?", "the name of one of timm's own architectures"),
-    "timm_model_pretrained": FLAG,
-    "timm_pool": choice("", "avg", "token", "map", "max", "avgmax", "abs_attn", "rot_attn"),
-    "timm_proj": either(choice("linear", "mlp", "none", ""), NULL),
-    "timm_proj_bias": FLAG,
-    "timm_drop": _SHARE,
-    "timm_drop_path": either(_SHARE, NULL),
-})  # fmt: skip
-_TEXT = Section({
-    **_BLOCKS,
-    "context_length": _TOKENS,
-    "vocab_size": _VOCABULARY,
-    "width": _WIDTH,
-    "heads": _HEADS,
-    "layers": _LAYERS,
-    "embed_cls": FLAG,
-    "pad_id": _ID,
-    "eos_id": _ID,
-    "no_causal_mask": FLAG,
-    "pool_type": choice("argmax", "eos", "first", "last"),
-    "proj_bias": FLAG,
-    "proj_type": choice("linear", "none"),
-    "hf_tokenizer_name": either(_REPOSITORY, choice(""), NULL),
-    "tokenizer_mode": either(text(), NULL),
-    "tokenizer_kwargs": Section(
-        {"clean": choice("whitespace", "lower", "canonicalize"), "strip_sep_token": FLAG},
-        refused={"trust_remote_code": _CODE, "auto_map": _CODE, "use_auth_token": "", "token": ""},
-    ),
-    "hf_model_name": _REPOSITORY,
-    "hf_model_pretrained": FLAG,
-    "hf_proj_type": either(choice("linear", "mlp"), NULL),
-    "hf_pooler_type": either(choice("mean_pooler", "max_pooler", "cls_pooler", "cls_last_hidden_state_pooler"), NULL),
-})  # fmt: skip
+_VISION = Section(
+    {
+        **_BLOCKS,
+        "layers": either(_LAYERS, items(_LAYERS, 4, 4)),
+        "width": _WIDTH,
+        "head_width": _WIDTH,
+        "patch_size": either(_PIXELS, NULL),
+        "image_size": either(_PIXELS, items(_PIXELS, 2, 2)),
+        "patch_dropout": _SHARE,
+        "attentional_pool": either(FLAG, choice("parallel", "cascade")),
+        "attn_pooler_queries": integer(1, 4096),
+        "attn_pooler_heads": _HEADS,
+        "no_ln_pre": FLAG,
+        "pos_embed_type": choice("learnable", "sin_cos_2d"),
+        "pool_type": choice("tok", "avg", "none"),
+        "timm_model_name": text(r"\w{1,100}(\.\w{1,100})?", "the name of one of timm's own architectures"),
+        "timm_model_pretrained": FLAG,
+        "timm_pool": choice("", "avg", "token", "map", "max", "avgmax", "abs_attn", "rot_attn"),
+        "timm_proj": either(choice("linear", "mlp", "none", ""), NULL),
+        "timm_proj_bias": FLAG,
+        "timm_drop": _SHARE,
+        "timm_drop_path": either(_SHARE, NULL),
+    }
+)
+_TEXT = Section(
+    {
+        **_BLOCKS,
+        "context_length": _TOKENS,
+        "vocab_size": _VOCABULARY,
+        "width": _WIDTH,
+        "heads": _HEADS,
+        "layers": _LAYERS,
+        "embed_cls": FLAG,
+        "pad_id": _ID,
+        "eos_id": _ID,
+        "no_causal_mask": FLAG,
+        "pool_type": choice("argmax", "eos", "first", "last"),
+        "proj_bias": FLAG,
+        "proj_type": choice("linear", "none"),
+        "hf_tokenizer_name": either(_REPOSITORY, choice(""), NULL),
+        "tokenizer_mode": either(text(), NULL),
+        "tokenizer_kwargs": Section(
+            {"clean": choice("whitespace", "lower", "canonicalize"), "strip_sep_token": FLAG},
+            refused={"trust_remote_code": _CODE, "auto_map": _CODE, "use_auth_token": "", "token": ""},
+        ),
+        "hf_model_name": _REPOSITORY,
+        "hf_model_pretrained": FLAG,
+        "hf_proj_type": either(choice("linear", "mlp"), NULL),
+        "hf_pooler_type": either(
+            choice("mean_pooler", "max_pooler", "cls_pooler", "cls_last_hidden_state_pooler"), NULL
+        ),
+    }
+)
 _MODEL: Mapping[str, Value | Section] = {
     "embed_dim": _WIDTH,
     "vision_cfg": _VISION,
@@ -106,19 +112,21 @@ _POSITIVE = either(items(number(1e-6, 1000), 3, 3), NULL)
 OPEN_CLIP_FILE = Section(
     {
         "model_cfg": OPEN_CLIP_MODEL,
-        "preprocess_cfg": Section({
-            "mean": _COLOURS,
-            "std": _POSITIVE,
-            "interpolation": either(choice("bicubic", "bilinear", "random"), NULL),
-            "resize_mode": either(choice("shortest", "squash", "longest"), NULL),
-            "size": either(_PIXELS, items(_PIXELS, 2, 2), NULL),
-            "mode": choice("RGB"),
-            "fill_color": either(integer(0, 255), items(integer(0, 255), 3, 3)),
-        }),
+        "preprocess_cfg": Section(
+            {
+                "mean": _COLOURS,
+                "std": _POSITIVE,
+                "interpolation": either(choice("bicubic", "bilinear", "random"), NULL),
+                "resize_mode": either(choice("shortest", "squash", "longest"), NULL),
+                "size": either(_PIXELS, items(_PIXELS, 2, 2), NULL),
+                "mode": choice("RGB"),
+                "fill_color": either(integer(0, 255), items(integer(0, 255), 3, 3)),
+            }
+        ),
     },
     required=("model_cfg",),
     drop_others=True,
-)  # fmt: skip
+)
 
 _UNSAFE = {"auto_map": _CODE, "trust_remote_code": _CODE, "custom_pipelines": _CODE, "quantization_config": _QUANTISED}
 _TOWER: Mapping[str, Value | Section] = {
@@ -218,20 +226,32 @@ HUGGING_FACE_TEXT = Section(
     required=("model_type",),
     refused=_UNSAFE,
     drop_others=True,
-)  # fmt: skip
+)
 
 TOKENIZERS = (
-    "CLIPTokenizer", "SiglipTokenizer", "Siglip2Tokenizer", "GemmaTokenizer", "T5Tokenizer", "MT5Tokenizer",
-    "BertTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer", "NllbTokenizer", "PreTrainedTokenizer",
+    "CLIPTokenizer",
+    "SiglipTokenizer",
+    "Siglip2Tokenizer",
+    "GemmaTokenizer",
+    "T5Tokenizer",
+    "MT5Tokenizer",
+    "BertTokenizer",
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+    "NllbTokenizer",
+    "PreTrainedTokenizer",
     "TokenizersBackend",
-)  # fmt: skip
+)
 _TOKEN_TEXT = text(r"[\s\S]{0,500}", "a text of at most 500 characters")
-_ADDED = Section({
-    "content": _TOKEN_TEXT,
-    **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), FLAG),
-    "__type": choice("AddedToken"),
-    "id": integer(0, 2_000_000),
-}, required=("content",))  # fmt: skip
+_ADDED = Section(
+    {
+        "content": _TOKEN_TEXT,
+        **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), FLAG),
+        "__type": choice("AddedToken"),
+        "id": integer(0, 2_000_000),
+    },
+    required=("content",),
+)
 _TOKEN = either(_TOKEN_TEXT, _ADDED, NULL)
 _SPECIAL: Mapping[str, Value | Section] = {
     **dict.fromkeys(
@@ -254,14 +274,24 @@ TOKENIZER_CONFIG = Section(
         **dict.fromkeys(("src_lang", "tgt_lang"), either(text(r"\w{1,20}", "a language"), NULL)),
         **dict.fromkeys(
             (
-                "add_prefix_space", "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces", "legacy",
-                "do_basic_tokenize", "do_lower_case", "keep_accents", "legacy_behaviour", "strip_accents",
-                "spaces_between_special_tokens", "split_special_tokens", "tokenize_chinese_chars",
+                "add_prefix_space",
+                "add_bos_token",
+                "add_eos_token",
+                "clean_up_tokenization_spaces",
+                "legacy",
+                "do_basic_tokenize",
+                "do_lower_case",
+                "keep_accents",
+                "legacy_behaviour",
+                "strip_accents",
+                "spaces_between_special_tokens",
+                "split_special_tokens",
+                "tokenize_chinese_chars",
             ),
             either(FLAG, NULL),
         ),
     },
     refused={"auto_map": _CODE, "trust_remote_code": _CODE, "custom_tokenizer": _CODE},
     drop_others=True,
-)  # fmt: skip
+)
 SPECIAL_TOKENS = Section(_SPECIAL, refused={"auto_map": _CODE}, drop_others=True)

@@ -81,10 +81,23 @@ METADATA = Section(
         "guarantee": either(text(r"[^\x00]{0,1000}", "a text"), NULL),
     },
     required=(
-        "format", "version", "conditions", "labels", "template", "fingerprint", "method", "settings", "views", "image",
-        "scale", "bias", "activation", "opset", "int8",
+        "format",
+        "version",
+        "conditions",
+        "labels",
+        "template",
+        "fingerprint",
+        "method",
+        "settings",
+        "views",
+        "image",
+        "scale",
+        "bias",
+        "activation",
+        "opset",
+        "int8",
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +219,9 @@ class OnnxEncoder:
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.views = int(facts["views"])
         self._file, self._session = file, start_session(file.content, file.path)
-        self._rows = {label: torch.from_numpy(row.copy())
-                      for label, row in zip(facts["labels"], file.text_features, strict=True)}  # fmt: skip
+        self._rows = {
+            label: torch.from_numpy(row.copy()) for label, row in zip(facts["labels"], file.text_features, strict=True)
+        }
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the exported model; of an int8 file, that of its own weights."""
@@ -238,8 +252,10 @@ class OnnxEncoder:
         """Return the stored features [1, C, D] of the labels."""
         facts = self._file.metadata
         if classes.slots.shape[1]:
-            raise InvalidOptionError(f"'{self.name}' has no text tower, so that no prompt can be tuned.",
-                                     hint=f"Use its own method, '{facts['method']}'.")  # fmt: skip
+            raise InvalidOptionError(
+                f"'{self.name}' has no text tower, so that no prompt can be tuned.",
+                hint=f"Use its own method, '{facts['method']}'.",
+            )
         unknown = [label for label in classes.labels if label not in self._rows]
         if unknown or classes.template != facts["template"]:
             given = f"the label {unknown[0]!r}" if unknown else f"the template {classes.template!r}"
@@ -257,6 +273,8 @@ class OnnxEncoder:
 def load_onnx(path: str, *, device: torch.device, dtype: torch.dtype) -> OnnxEncoder:
     """Load the encoder of an ONNX file."""
     if device.type != "cpu" or dtype != torch.float32:
-        raise InvalidOptionError(f"ONNX files run on the CPU in float32; {device} and {dtype_name(dtype)} were given.",
-                                 hint="Use device='cpu' and dtype='float32'.")  # fmt: skip
+        raise InvalidOptionError(
+            f"ONNX files run on the CPU in float32; {device} and {dtype_name(dtype)} were given.",
+            hint="Use device='cpu' and dtype='float32'.",
+        )
     return OnnxEncoder(read_onnx(path))

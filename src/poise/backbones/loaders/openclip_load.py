@@ -67,8 +67,11 @@ def _read_config(path: Path, *, local: bool = False) -> dict[str, Any]:
     if isinstance(model, dict) and "multimodal_cfg" in model:
         raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
     config = schema.read(OPEN_CLIP_FILE, content, path)
-    for section, key in (("text_cfg", "hf_model_name"), ("text_cfg", "hf_model_pretrained"),
-                         ("vision_cfg", "timm_model_pretrained")):  # fmt: skip
+    for section, key in (
+        ("text_cfg", "hf_model_name"),
+        ("text_cfg", "hf_model_pretrained"),
+        ("vision_cfg", "timm_model_pretrained"),
+    ):
         value = config["model_cfg"][section].get(key)
         if local and value:
             raise InvalidCheckpointError(

@@ -18,8 +18,13 @@ from poise.backbones.loaders.known_keys import SPECIAL_TOKENS, TOKENIZER_CONFIG
 from poise.errors import InvalidCheckpointError
 
 VOCABULARIES = (
-    "tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
 FILES = (*VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _LARGEST = 128 * 2**20
 _LONGEST_PATTERN = 1000

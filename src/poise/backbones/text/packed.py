@@ -48,9 +48,19 @@ def attend(joint: Tensor, tiles: Tiles, prefix: int) -> Tensor:
     out = joint.new_empty(images, rows, heads * size)
     with block_kernels.device_guard(joint):
         block_kernels.attention_kernel[(tiles.count + 1, heads, images)](
-            joint, tiles.mask, out, tiles.count, tiles.width, prefix, rows, size**-0.5,
-            HEADS=heads, SIZE=size, BLOCK=_MAX_KEYS, num_warps=8,
-        )  # fmt: skip
+            joint,
+            tiles.mask,
+            out,
+            tiles.count,
+            tiles.width,
+            prefix,
+            rows,
+            size**-0.5,
+            HEADS=heads,
+            SIZE=size,
+            BLOCK=_MAX_KEYS,
+            num_warps=8,
+        )
     return out
 
 
@@ -61,8 +71,21 @@ def attend_vjp(joint: Tensor, cotangent: Tensor, tiles: Tiles, prefix: int) -> T
     shared = cotangent.new_empty(images, tiles.count + 1, prefix, 2, heads, size, dtype=torch.float32)
     with block_kernels.device_guard(joint):
         block_kernels.attention_back_kernel[(tiles.count + 1, heads, images)](
-            joint, cotangent, tiles.mask, out, shared, tiles.count, tiles.width, prefix, rows, size**-0.5,
-            OWN=int(len(joint) > 1), HEADS=heads, SIZE=size, BLOCK=_MAX_KEYS, num_warps=8,
-        )  # fmt: skip
+            joint,
+            cotangent,
+            tiles.mask,
+            out,
+            shared,
+            tiles.count,
+            tiles.width,
+            prefix,
+            rows,
+            size**-0.5,
+            OWN=int(len(joint) > 1),
+            HEADS=heads,
+            SIZE=size,
+            BLOCK=_MAX_KEYS,
+            num_warps=8,
+        )
     out[:, :prefix, 1:] = shared.sum(1).to(out.dtype)  # all tiles attend to the prefix, so their gradients are summed
     return out

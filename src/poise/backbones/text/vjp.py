@@ -104,9 +104,14 @@ def _add_mlp_gradient(block: Block, total: Tensor, x: Tensor, hidden: Tensor) ->
     gradient, count = total @ block.mlp.last.weight, hidden[0].numel()  # [B, R, F]
     with block_kernels.device_guard(gradient):
         block_kernels.activation_back_kernel[(-(-count // _ELEMENTS), len(gradient))](
-            gradient, hidden, count,
-            OWN=int(len(hidden) > 1), KIND=fused_block.activation_kind(block.mlp), BLOCK=_ELEMENTS, num_warps=4,
-        )  # fmt: skip
+            gradient,
+            hidden,
+            count,
+            OWN=int(len(hidden) > 1),
+            KIND=fused_block.activation_kind(block.mlp),
+            BLOCK=_ELEMENTS,
+            num_warps=4,
+        )
     _add_norm_gradient(block.norm2, total, gradient @ block.mlp.first.weight, x)
 
 
@@ -116,6 +121,14 @@ def _add_norm_gradient(norm: Map, total: Tensor, gradient: Tensor, x: Tensor) ->
     images, rows, width = total.shape
     with block_kernels.device_guard(total):
         block_kernels.norm_back_kernel[(rows, images)](
-            total, gradient, x, norm.weight, norm.eps, width, rows,
-            OWN=int(len(x) > 1), BLOCK=1 << (width - 1).bit_length(), num_warps=2,
-        )  # fmt: skip
+            total,
+            gradient,
+            x,
+            norm.weight,
+            norm.eps,
+            width,
+            rows,
+            OWN=int(len(x) > 1),
+            BLOCK=1 << (width - 1).bit_length(),
+            num_warps=2,
+        )

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-from poise.jit import available, jit, tl
+from poise.triton_support import available, jit, tl
 
 GELU, QUICK_GELU = 0, 1
 
@@ -153,9 +153,21 @@ def norm_back_kernel(total, gradient, x, weight, epsilon, width, rows, OWN: tl.c
 
 @jit
 def attention_back_kernel(
-    joint, cotangent, mask, out, shared, tiles, width, prefix, rows, scale,
-    OWN: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    joint,
+    cotangent,
+    mask,
+    out,
+    shared,
+    tiles,
+    width,
+    prefix,
+    rows,
+    scale,
+    OWN: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Compute the gradients of the queries, keys and values of one tile, for one head of one image.
 
     ``joint`` is [1 or B (OWN), rows, 3, H, hd] and ``mask`` [n, W, P + W]; ``cotangent`` [B, rows, H, hd] is that

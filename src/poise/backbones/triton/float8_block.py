@@ -44,9 +44,14 @@ class Float8Rows:
     def times(self, weight: Float8Rows, bias: Tensor | None = None) -> Tensor:
         """Return this matrix [N, K] times the transpose of ``weight`` [M, K], plus ``bias`` [M], in bfloat16."""
         return torch._scaled_mm(
-            self.values, weight.values.t(), scale_a=self.scales, scale_b=weight.scales.t(), bias=bias,
-            out_dtype=torch.bfloat16, use_fast_accum=True,
-        )  # fmt: skip
+            self.values,
+            weight.values.t(),
+            scale_a=self.scales,
+            scale_b=weight.scales.t(),
+            bias=bias,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,19 @@ class Float8Block:
         assert kind is not None
         bias = None if block.bias is None else block.bias.bfloat16()
         return cls(
-            block.heads, norm1, Float8Rows.of(block.weight), bias, out.weight.bfloat16(), _bias(out),
-            norm2, Float8Rows.of(mlp.first.weight), _bias(mlp.first), kind, Float8Rows.of(mlp.last.weight),
+            block.heads,
+            norm1,
+            Float8Rows.of(block.weight),
+            bias,
+            out.weight.bfloat16(),
+            _bias(out),
+            norm2,
+            Float8Rows.of(mlp.first.weight),
+            _bias(mlp.first),
+            kind,
+            Float8Rows.of(mlp.last.weight),
             _bias(mlp.last),
-        )  # fmt: skip
+        )
 
 
 class Float8Stream:
@@ -111,9 +125,19 @@ class Float8Stream:
         out, width = Float8Rows.empty(self._x), self._x.shape[-1]
         with device_guard(self._x):
             float8_kernels.add_norm_float8_kernel[(len(out.values),)](
-                self._x, rows, bias, norm.weight, norm.bias, out.values, out.scales, norm.eps, width,
-                ADD=self._update is not None, BLOCK=1 << (width - 1).bit_length(), num_warps=4,
-            )  # fmt: skip
+                self._x,
+                rows,
+                bias,
+                norm.weight,
+                norm.bias,
+                out.values,
+                out.scales,
+                norm.eps,
+                width,
+                ADD=self._update is not None,
+                BLOCK=1 << (width - 1).bit_length(),
+                num_warps=4,
+            )
         self._update = None
         return out
 
@@ -129,9 +153,16 @@ def _activated(hidden: Tensor, block: Float8Block) -> Float8Rows:
     most = 1 << ((width - 1).bit_length() - 1)  # the largest power of two below the width
     with device_guard(hidden):
         float8_kernels.activation_float8_kernel[(len(hidden),)](
-            hidden, block.first_bias, out.values, out.scales, width, KIND=block.kind,
-            BLOCK=most, REST=1 << (width - most - 1).bit_length(), num_warps=4,
-        )  # fmt: skip
+            hidden,
+            block.first_bias,
+            out.values,
+            out.scales,
+            width,
+            KIND=block.kind,
+            BLOCK=most,
+            REST=1 << (width - most - 1).bit_length(),
+            num_warps=4,
+        )
     return out
 
 

@@ -7,7 +7,7 @@ Quantising in a pass of its own would cost more than the faster matrix product s
 
 from __future__ import annotations
 
-from poise.jit import available, jit, tl
+from poise.triton_support import available, jit, tl
 
 LARGEST = 448.0  # of float8 e4m3
 _LARGEST = tl.constexpr(LARGEST) if available else LARGEST  # kernels read no other globals

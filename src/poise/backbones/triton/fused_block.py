@@ -75,9 +75,18 @@ def shifted_norm(x: Tensor, shift: Tensor, norm: Map, out: Tensor, *, free: int 
     width = x.shape[-1]
     with block_kernels.device_guard(x):
         block_kernels.norm_kernel[(x.numel() // width,)](
-            x, shift.contiguous(), norm.weight, norm.bias, out, norm.eps, width, len(shift),
-            FREE=free, BLOCK=1 << (width - 1).bit_length(), num_warps=4,
-        )  # fmt: skip
+            x,
+            shift.contiguous(),
+            norm.weight,
+            norm.bias,
+            out,
+            norm.eps,
+            width,
+            len(shift),
+            FREE=free,
+            BLOCK=1 << (width - 1).bit_length(),
+            num_warps=4,
+        )
     return out
 
 

@@ -108,6 +108,11 @@ def _block(state: Mapping[str, Tensor], name: str, stride: int) -> InvertedResid
         return SameConv(state[f"{name}.{weight}.weight"], _norm(state, f"{name}.{norm}"), stride=stride, active=active)
 
     if f"{name}.conv_pwl.weight" in state:  # expansion, depthwise convolution, projection
-        return InvertedResidual([convolution("conv_pw", "bn1"), convolution("conv_dw", "bn2", stride),
-                      convolution("conv_pwl", "bn3", active=False)])  # fmt: skip
+        return InvertedResidual(
+            [
+                convolution("conv_pw", "bn1"),
+                convolution("conv_dw", "bn2", stride),
+                convolution("conv_pwl", "bn3", active=False),
+            ]
+        )
     return InvertedResidual([convolution("conv_dw", "bn1", stride), convolution("conv_pw", "bn2", active=False)])

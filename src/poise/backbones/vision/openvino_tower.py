@@ -40,8 +40,12 @@ class OpenVinoTower:
             raise InvalidOptionError("This CPU has no instructions for bfloat16.", hint="Use dtype float32.")
         graph = _graph(forward, side, name)
         threads = torch.get_num_threads()
-        settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "NUM_STREAMS": threads,
-                    "INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}  # fmt: skip
+        settings = {
+            "INFERENCE_PRECISION_HINT": _HINTS[precision],
+            "NUM_STREAMS": threads,
+            "INFERENCE_NUM_THREADS": threads,
+            "ENABLE_CPU_PINNING": False,
+        }
         try:
             compiled = core.compile_model(core.read_model(graph), "CPU", settings)
         except RuntimeError as error:  # for instance, instructions that the CPU has are switched off
@@ -78,9 +82,13 @@ def _graph(forward: Callable[[Tensor], Tensor], side: int, name: str) -> bytes:
 
     try:
         model = trace(
-            Tower().eval(), torch.zeros(1, 3, side, side), ["images"], ["features"],
-            feature="The device 'openvino'", extra="openvino",
-        )  # fmt: skip
+            Tower().eval(),
+            torch.zeros(1, 3, side, side),
+            ["images"],
+            ["features"],
+            feature="The device 'openvino'",
+            extra="openvino",
+        )
     except torch.onnx.OnnxExporterError as error:
         raise InvalidOptionError(
             f"The image tower of {name} can't be converted for OpenVINO: {str(error).splitlines()[0][:200]}",

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from poise.errors import InvalidDatasetError, reason_of
-from poise.storage import read_bounded
+from poise.files import read_bounded
 
 _MAX_BYTES = 256 << 20  # of a header, which contains all class names
 _MAX_IMAGES = 20_000_000  # of a dataset
@@ -39,9 +39,14 @@ def _fraction(value: Any) -> bool:
 
 # Keys that programs read; values of others are only shown. A key that an earlier version did not write may be absent.
 _CONFIG: Mapping[str, Check] = {
-    "seeds": _listed(_number(-(2**63))), "chunk": _number(1), "calibrate": _number(0), "coverage": _fraction,
-    "max_error": _fraction, "batch_size": _number(0), "model": _text,
-}  # fmt: skip
+    "seeds": _listed(_number(-(2**63))),
+    "chunk": _number(1),
+    "calibrate": _number(0),
+    "coverage": _fraction,
+    "max_error": _fraction,
+    "batch_size": _number(0),
+    "model": _text,
+}
 _DATASET: Mapping[str, Check] = {"folder": _text, "classes": _listed(_text), "images": _number(0, _MAX_IMAGES)}
 _METHOD: Mapping[str, Check] = {
     "terms": _listed(lambda term: isinstance(term, dict) and isinstance(term.get("objective"), str)),
@@ -49,9 +54,15 @@ _METHOD: Mapping[str, Check] = {
 }
 _HEADER: Mapping[str, Check] = {"run": _text, "config": _table, "methods": _table, "datasets": _table}
 _LINE: Mapping[str, Check] = {
-    "unit": _text, "file": _text, "sha256": _text, "images": _number(0), "errors": _number(0), "fallbacks": _number(0),
-    "event": _text, "command": _listed(_text),
-}  # fmt: skip
+    "unit": _text,
+    "file": _text,
+    "sha256": _text,
+    "images": _number(0),
+    "errors": _number(0),
+    "fallbacks": _number(0),
+    "event": _text,
+    "command": _listed(_text),
+}
 
 
 def read_header(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from poise.errors import RunConflictError
 from poise.evaluate.config import RunConfig
 from poise.evaluate.learning_rates import absolute_rates
 from poise.evaluate.resolve import init_kind, is_ordered
-from poise.storage import slug
+from poise.text import file_name
 
 if TYPE_CHECKING:
     from poise.data import ImageSet
@@ -74,7 +74,7 @@ def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
     """Return what identifies a dataset: its classes in order, and the ids and labels of the images that take part."""
     items = [images.items[position] for position in chosen]
     return {
-        "folder": slug(images.name),
+        "folder": file_name(images.name),
         "classes": list(images.classes),
         "classes_hash": _sha256(images.classes),
         "images": len(items),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poise.evaluate.storage.checks import usable_line
-from poise.storage import storage_errors
+from poise.files import storage_errors
 
 
 class Ledger:

@@ -12,7 +12,7 @@ from poise.errors import InvalidDatasetError, reason_of
 from poise.evaluate.records import SCHEMA
 from poise.evaluate.storage.checks import REPAIR
 from poise.evaluate.storage.ledger import Ledger
-from poise.storage import checksum
+from poise.files import checksum
 
 
 def read_parts(folder: Path, units: Collection[str] | None = None) -> Iterator[pa.Table]:

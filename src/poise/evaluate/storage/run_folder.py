@@ -20,7 +20,7 @@ from poise.evaluate.storage.checks import read_header
 from poise.evaluate.storage.header import MODEL, check_fingerprint
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.units import Plan, Unit
-from poise.storage import TEMPORARY, checksum, storage_errors, write_atomic
+from poise.files import TEMPORARY, checksum, storage_errors, write_atomic
 
 COMPARED = ("config", "methods", "datasets", "versions", "commit", "device")
 CODE = ("versions", "commit", "device")  # may differ with ``allow_changes``
@@ -172,9 +172,10 @@ def status(path: str | Path) -> Status:
     try:
         plan = Plan.of(header)
         units = [
-            unit for name, entry in header["datasets"].items()
+            unit
+            for name, entry in header["datasets"].items()
             for unit in plan.units(name, entry["folder"], range(entry["images"]))
-        ]  # fmt: skip
+        ]
     except KeyError as missing:
         raise InvalidDatasetError(
             f"'{folder.path / 'run.json'}' has no {missing}, so that its progress is not known.",

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from poise import jit
+from poise import triton_support
 from poise.types import ImageSpec
 from poise.views.magnitudes import OPERATIONS, affine_matrices, posterize_bits, solarize_threshold
 from poise.views.pil.plain import plain_geometry
@@ -29,7 +29,7 @@ _KINDS[OPERATIONS.index("solarize")] = view_kernels.SOLARIZE
 def usable(device: torch.device, spec: ImageSpec) -> bool:
     """Return whether the fused kernels support this device and these filters."""
     supported = {spec.interpolation, spec.crop_interpolation} <= {"bilinear", "bicubic"}
-    return jit.available and device.type == "cuda" and supported
+    return triton_support.available and device.type == "cuda" and supported
 
 
 def fused_views(
@@ -158,9 +158,14 @@ def _run_step(
     if len(lookups):
         table_items = np.stack([items[lookups, 0], operations[lookups] == OPERATIONS.index("equalize")], axis=1)
         view_kernels.table_kernel[(len(lookups), 3)](
-            source, _to(table_items.astype(np.int32), device), tables, area,
-            BLOCK=_TABLE_BLOCK, num_warps=8, enable_fp_fusion=False,
-        )  # fmt: skip
+            source,
+            _to(table_items.astype(np.int32), device),
+            tables,
+            area,
+            BLOCK=_TABLE_BLOCK,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
     matrices = _to(affine_matrices(operations, levels, signs, side), device)
     view_kernels.step_kernel[(len(items), -(-area // _WIDE_BLOCK))](
         source, target, _to(items, device), matrices, tables, side, BLOCK=_WIDE_BLOCK, enable_fp_fusion=False

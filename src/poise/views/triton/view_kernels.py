@@ -8,7 +8,7 @@ is one int32, red + 256 green + 65536 blue, because the number of loads limits t
 
 from __future__ import annotations
 
-from poise.jit import jit, tl
+from poise.triton_support import jit, tl
 
 # Kinds of AugMix steps, stored as `kind` in the items of step_kernel.
 LOOK_UP, POSTERIZE, SOLARIZE, WARP = 0, 1, 2, 3

@@ -1,0 +1,157 @@
+"""`poise calibrate`: compare and calibrate methods on labelled images of the user's own task."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poise.cli.commands.listing import show
+from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.shared_options import (
+    AugMix,
+    BatchSize,
+    Device,
+    Dtype,
+    Init,
+    LabelsFile,
+    LongLabel,
+    Model,
+    OnLongLabel,
+    Seed,
+    Template,
+    Threads,
+    Views,
+    labels_from,
+)
+from poise.cli.output.calibration_tables import tables
+from poise.cli.output.sink import watched
+from poise.cli.output.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
+from poise.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from poise.calibration import Calibration
+    from poise.inference.classifier import Classifier
+
+_ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed table
+
+
+def calibrate(
+    images: Annotated[
+        Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label.")
+    ],
+    out: Annotated[Path, typer.Option(help="Output file (JSON), for `poise classify --calibration`.")],
+    labels: Annotated[
+        str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")
+    ] = None,
+    labels_file: LabelsFile = None,
+    missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
+    model: Model = DEFAULT_MODEL,
+    method: Annotated[str, typer.Option(help="Comma-separated methods to compare.")] = "zero-shot,kld+cats",
+    coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
+    max_error: Annotated[
+        str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
+    ] = "",
+    confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
+    template: Template = None,
+    init: Init = "template",
+    views: Views = DEFAULT_VIEWS,
+    augmix: AugMix = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
+    threads: Threads = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee."""
+    from poise.calibration.levels import exact_level
+
+    # All that does not depend on the model is checked before it is loaded.
+    coverages, errors = _levels("--coverage", coverage), _levels("--max-error", max_error)
+    exact_level("--confidence", confidence)
+    paths, truth, known = read_labelled(images)
+    if labels is not None or labels_file is not None:
+        known = labels_from(labels, labels_file)
+    from poise.inference import calibrating
+    from poise.methods import expand
+    from poise.prompts import check_labels
+
+    methods = list(expand(method))
+    calibrating.check_images(check_labels(known), truth, missing_labels=missing_labels)
+    limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
+    calibrating.check_number(len(paths), methods=len(methods), **limits)
+    options = {
+        "labels": known,
+        "model": model,
+        "method": methods,
+        "template": template,
+        "init": init,
+        "views": views,
+        "augmix": augmix,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+        "batch_size": batch_size,
+        "on_long_label": on_long_label.value,
+    }
+    classifier = _classifier(options, paths, quiet)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", UserWarning)
+        calibration = calibrating.calibrate(
+            classifier, paths, truth, missing_labels=missing_labels, watched=partial(watched, quiet=quiet), **limits
+        )
+    for note in notes:
+        remark(str(note.message))
+    calibration.save(out)
+    _show(calibration, errors, coverages)
+    typer.echo(
+        f"\nRecommended: {calibration.reason}\nWritten: {out}. Use it with: poise classify IMAGES --calibration {out}"
+    )
+
+
+def _classifier(options: dict[str, Any], paths: list[Path], quiet: bool) -> Classifier:
+    """Return the classifier; the number of views is chosen on the images if it is "auto"."""
+    from poise.inference.auto_views import FULL, choose_views, with_views
+    from poise.inference.classifier import Classifier
+    from poise.inference.options import AUTO
+
+    if options["views"] != AUTO:
+        return Classifier(**options)
+    classifier = Classifier(**{**options, "views": FULL})
+    choice = choose_views(classifier, paths)
+    remark(f"--views auto: {choice.reason}", quiet=quiet)
+    return with_views(classifier, choice.views)
+
+
+def _show(calibration: Calibration, errors: list[float], coverages: list[float]) -> None:
+    """Print the tables, and which of the wanted thresholds can't be certified."""
+    for table in tables(calibration, errors or list(_ERRORS), coverages):
+        show(table)
+    lost = [
+        f"{100 * error:g} % ({name})"
+        for name, part in calibration.methods.items()
+        for error in errors
+        if part.certificate(error).threshold is None
+    ]
+    if lost:
+        remark(
+            f"no threshold can be certified for {', '.join(lost)}: too many confident answers are wrong, or there "
+            "are too few images."
+        )
+
+
+def _levels(option: str, text: str) -> list[float]:
+    try:
+        levels = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        levels = [0.0]
+    if not all(0 < level < 1 for level in levels):
+        raise InvalidOptionError(f"{option} is '{text}'.", hint="Give numbers between 0 and 1, such as 0.9,0.95.")
+    return levels

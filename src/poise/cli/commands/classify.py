@@ -1,0 +1,178 @@
+"""`poise classify`: classify images and print one row per image and method."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poise.cli.input.shared_options import (
+    Actors,
+    Address,
+    AugMix,
+    BatchSize,
+    CalibrationFile,
+    Coverage,
+    Device,
+    Dtype,
+    Engine,
+    EngineName,
+    Init,
+    Labels,
+    LabelsFile,
+    LongLabel,
+    MaxError,
+    Model,
+    OnLongLabel,
+    Seed,
+    Template,
+    Threads,
+    Views,
+    labels_from,
+    stored_options,
+)
+from poise.cli.output import result_rows, sink
+from poise.cli.output.verbose import Quiet, Verbose, remark
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
+from poise.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from poise.inference.classifier import Classifier
+    from poise.inference.ray_classifier import ClusterClassifier
+
+
+Format = StrEnum("Format", ["table", "json", "jsonl", "csv"])
+
+
+def classify(
+    ctx: typer.Context,
+    images: Annotated[
+        list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
+    ],
+    labels: Labels = None,
+    labels_file: LabelsFile = None,
+    model: Model = DEFAULT_MODEL,
+    method: Annotated[
+        str, typer.Option(help="Comma-separated methods or groups, such as all (see `poise list methods`).")
+    ] = DEFAULT_METHOD,
+    template: Template = None,
+    init: Init = "template",
+    views: Views = DEFAULT_VIEWS,
+    augmix: AugMix = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
+    threads: Threads = None,
+    calibration: CalibrationFile = None,
+    coverage: Coverage = None,
+    max_error: MaxError = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            help="Give the label 'unknown' to images whose match is below this number (heuristic; no number "
+            "suits all labels and models, see docs/unknown.md).",
+            show_default="never",
+        ),
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
+    out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
+    resume: Annotated[bool, typer.Option(help="With --format jsonl: skip images that --out has rows for.")] = False,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Probabilities per row in json, jsonl and csv.", show_default="all")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Abstain below this confidence; a choice without a guarantee.")
+    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    details: Annotated[bool, typer.Option(help="With --format json or jsonl: add intermediate results.")] = False,
+    engine: Engine = EngineName.local,
+    address: Address = "",
+    actors: Actors = 0,
+) -> None:
+    """Classify images and print a label and its confidence for each."""
+    _check_together(ctx.params)
+    names = None
+    known = calibration is not None or model.startswith("onnx:")  # whether a file has labels
+    if not known or labels is not None or labels_file is not None:
+        names = labels_from(labels, labels_file)
+    paths = _paths(images)
+    from poise import methods
+
+    chosen = methods.expand(method)
+    options: dict[str, Any] = {
+        "model": model,
+        "method": chosen,
+        "template": template,
+        "init": init,
+        "views": views,
+        "augmix": augmix,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+        "batch_size": batch_size,
+        "on_long_label": on_long_label.value,
+        "coverage": coverage,
+        "max_error": max_error,
+        "reject": reject,
+    }
+    options = stored_options(ctx, options, calibration, names)
+    options["views"] = _chosen_views(options, paths, quiet)
+    classifier = _classifier(options, engine, address, actors)
+    chosen = list(options["method"])
+    finished = sink.finished(out, chosen) if resume else frozenset()
+    paths = [path for path in paths if str(path) not in finished]
+    columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
+    outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
+    sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
+
+
+def _check_together(options: dict[str, Any]) -> None:
+    """Refuse options that don't fit together."""
+    if options["resume"] and (options["out"] is None or options["output"] != Format.jsonl):
+        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
+    if options["threshold"] is not None and options["max_error"] is not None:
+        raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
+    if options["engine"] != EngineName.ray and (options["address"] or options["actors"]):
+        raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
+
+
+def _chosen_views(options: dict[str, Any], paths: list[Path], quiet: bool) -> int:
+    """Return the number of views; "auto" without a calibration is decided on the images themselves."""
+    views = options["views"]
+    if views == "auto" and options.get("calibration") is not None:
+        return int(options["calibration"].conditions.views)
+    if views != "auto":
+        return int(views)
+    from poise.inference.auto_views import FULL, choose_views
+    from poise.inference.classifier import Classifier
+
+    choice = choose_views(Classifier(**{**options, "views": FULL}), paths)
+    remark(f"--views auto: {choice.reason}", quiet=quiet)
+    return choice.views
+
+
+def _classifier(
+    options: dict[str, Any], engine: EngineName, address: str, actors: int
+) -> Classifier | ClusterClassifier:
+    if engine is EngineName.ray:
+        from poise.inference.ray_classifier import ClusterClassifier
+
+        return ClusterClassifier(options, address=address, actors=actors)
+    from poise.inference.classifier import Classifier
+
+    return Classifier(**options)
+
+
+def _paths(images: list[str]) -> list[Path]:
+    from poise.images import find_images
+    from poise.images.samples import sample_images
+
+    paths: list[Path] = []
+    for image in images:
+        paths += sample_images() if image == "samples" else find_images([image])
+    return paths

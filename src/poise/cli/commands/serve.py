@@ -1,0 +1,167 @@
+"""`poise serve`: an HTTP server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from poise.cli.input.server_start import say_ready, server_modules, settings_from
+from poise.cli.input.shared_options import (
+    AllowedHosts,
+    AugMix,
+    BatchSize,
+    CalibrationFile,
+    Coverage,
+    Device,
+    Dtype,
+    EngineName,
+    FixedViews,
+    Init,
+    LabelsFile,
+    LongLabel,
+    MaxBody,
+    MaxError,
+    MaxPixels,
+    Model,
+    OnLongLabel,
+    Port,
+    Seed,
+    Template,
+    Threads,
+    labels_from,
+)
+from poise.cli.output.verbose import Verbose
+from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
+from poise.errors import InvalidOptionError
+from poise.serve.limits import Limits
+
+
+def serve(
+    ctx: typer.Context,
+    labels: Annotated[
+        str | None, typer.Option(help="Comma-separated labels of requests that give none.", show_default="none")
+    ] = None,
+    labels_file: LabelsFile = None,
+    model: Model = DEFAULT_MODEL,
+    method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = DEFAULT_METHOD,
+    template: Template = None,
+    init: Init = "template",
+    views: FixedViews = DEFAULT_VIEWS,
+    augmix: AugMix = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    on_long_label: OnLongLabel = LongLabel.error,
+    threads: Threads = None,
+    calibration: CalibrationFile = None,
+    coverage: Coverage = None,
+    max_error: MaxError = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Port = 8000,
+    allowed_host: AllowedHosts = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the token of requests; or set POISE_SERVE_TOKEN.", show_default="none"),
+    ] = None,
+    allow_anonymous: Annotated[bool, typer.Option(help="Serve other machines without a token.")] = False,
+    max_labels: Annotated[int, typer.Option(help="Most labels of a request.")] = Limits.labels,
+    max_views: Annotated[int, typer.Option(help="Most views per image.")] = Limits.views,
+    max_methods: Annotated[int, typer.Option(help="Most methods of a request.")] = Limits.methods,
+    max_pixels: MaxPixels = Limits.pixels,
+    max_body: MaxBody = Limits.body,
+    max_images: Annotated[int, typer.Option(help="Most images of a batch request.")] = Limits.images,
+    max_seconds: Annotated[float, typer.Option(help="Longest time until an answer.")] = Limits.seconds,
+    max_queue: Annotated[
+        int, typer.Option(help="Most images x views x tuned methods that wait or run; beyond it, 429.")
+    ] = Limits.queue,
+    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = Limits.connections,
+    batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
+    access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
+    verbose: Verbose = False,
+    demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
+    engine: Annotated[EngineName, typer.Option(help="Where to run: here or on Ray Serve.")] = EngineName.local,
+    ray_address: Annotated[
+        str, typer.Option("--address", help="Ray address (auto or host:port); omit to start Ray locally.")
+    ] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="With --engine ray: processes with a model each.")] = 1,
+) -> None:
+    """Serve a model over HTTP, with batching, limits and metrics."""
+    _check_engine(engine, ray_address, replicas, demo)
+    token = _token(token_file)
+    http_app, uvicorn_server = server_modules("`poise serve`", "serve")
+    uvicorn_server.check_exposure(host, token, allow_anonymous)
+    answers: dict[str, Any] = {
+        "model": model,
+        "method": method,
+        "template": template,
+        "init": init,
+        "views": views,
+        "augmix": augmix,
+        "seed": seed,
+    }
+    own = {"labels": tuple(labels_from(labels, labels_file))} if labels is not None or labels_file is not None else {}
+    limits = Limits(
+        labels=max_labels,
+        views=max_views,
+        methods=max_methods,
+        pixels=max_pixels,
+        body=max_body,
+        images=max_images,
+        seconds=max_seconds,
+        queue=max_queue,
+        connections=max_connections,
+    )
+    settings = settings_from(
+        ctx,
+        calibration,
+        answers,
+        device=device,
+        dtype=dtype,
+        batch_size=batch_size,
+        coverage=coverage,
+        max_error=max_error,
+        on_long_label=on_long_label.value,
+        batch_wait=batch_wait,
+        limits=limits,
+        token=token,
+        hosts=uvicorn_server.allowed_hosts(host, allowed_host or ()),
+        **own,
+    )
+    address = uvicorn_server.Address(host=host, port=port, access_log=access_log)
+    if engine is EngineName.ray:
+        from poise.serve import ray_serve
+
+        ray_serve.run(settings, address, ray_address, replicas, ready=lambda url: say_ready(url, settings.model))
+        return
+    app = http_app.create_app(settings)
+    if demo:
+        from poise.demo import mount
+
+        mount(app)
+    page = "; the page is at {url}/demo" if demo else ""
+    uvicorn_server.run(app, address, ready=lambda url: say_ready(url, settings.model, page.format(url=url)))
+
+
+def _check_engine(engine: EngineName, ray_address: str, replicas: int, demo: bool) -> None:
+    if engine is EngineName.ray and demo:
+        raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")
+    if engine is not EngineName.ray and (ray_address or replicas != 1):
+        raise InvalidOptionError("--address and --replicas require --engine ray.", hint="Add it, or leave them out.")
+
+
+def _token(file: Path | None) -> str:
+    """Return the token, which is never an option: other users of the machine can read a process's options."""
+    if file is None:
+        return os.environ.get("POISE_SERVE_TOKEN", "").strip()
+    try:
+        token = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidOptionError(f"The token file '{file}' can't be read: {why}.", hint="Give a text file.") from None
+    if not token:
+        raise InvalidOptionError(f"The file '{file}' contains no token.", hint="Write one line of random text to it.")
+    return token

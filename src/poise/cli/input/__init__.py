@@ -1,0 +1,1 @@
+"""What commands read: options, labelled images, and the options of servers."""

@@ -1,0 +1,152 @@
+"""Where the rows of `poise classify` go: stdout or a file, at the end or, as JSON lines, one by one."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import typer
+
+from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
+from poise.cli.output import result_rows
+from poise.errors import InvalidOptionError, PoiseError
+from poise.files import storage_errors, write_atomic
+from poise.text import counted
+
+LINES = "jsonl"
+
+
+class Sink:
+    """Receives outcomes. JSON lines are written as they come; the other formats when `close` is called.
+
+    Args:
+        format: a name of `result_rows.RENDER`, or "jsonl".
+        columns: what a row contains.
+        path: the file; None for stdout.
+        append: whether to keep the lines that the file has.
+    """
+
+    def __init__(self, format: str, columns: result_rows.Columns, path: Path | None, *, append: bool = False) -> None:
+        self.format, self.columns, self.path = format, columns, path
+        self.done = self.failed = 0
+        self._outcomes: list[Any] = []  # of formats that are written at the end
+        self._file: TextIO | None = None
+        if format == LINES and path is not None:
+            with storage_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace")
+
+    def add(self, outcome: Any) -> None:
+        """Take one outcome."""
+        self.done += 1
+        self.failed += not isinstance(outcome, dict)
+        if self.format != LINES:
+            self._outcomes.append(outcome)
+            return
+        text = result_rows.as_lines([outcome], self.columns)
+        if self._file is None:
+            _echo(text)
+            return
+        assert self.path is not None
+        with storage_errors(self.path):
+            self._file.write(text)
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        if self.format == LINES:
+            if self._file is not None:
+                self._file.close()
+            return
+        text = result_rows.RENDER[self.format](self._outcomes, self.columns)
+        if self.path is None:
+            _echo(text)
+        else:
+            write_atomic(self.path, text.encode("utf-8", "backslashreplace"))
+
+
+def finished(path: Path | None, methods: list[str]) -> frozenset[str]:
+    """Return the sources that have a row for each method in a file of JSON lines; a torn last line is cut off."""
+    if path is None or not path.exists():
+        return frozenset()
+    found: dict[str, set[str]] = {}
+    whole = 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+                source, method = str(row["source"]), str(row["method"])
+            except (ValueError, TypeError, KeyError):
+                if line.endswith(b"\n"):
+                    raise InvalidOptionError(
+                        f"'{path}' has a line that is not a row of results.", hint="Give the file of an earlier run."
+                    ) from None
+                break
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            if row.get("error") is None:  # images that failed are tried again
+                found.setdefault(source, set()).add(method)
+    with storage_errors(path), path.open("r+b") as file:
+        file.truncate(whole)
+    return frozenset(source for source, names in found.items() if names.issuperset(methods))
+
+
+def watched(outcomes: Iterable[Any], total: int, *, quiet: bool = False) -> Iterator[Any]:
+    """Yield the same outcomes, and show progress on stderr."""
+    from poise.progress import progress_bar
+
+    with progress_bar("classified", total, quiet=quiet or total < 2) as advance:
+        for outcome in outcomes:
+            advance(1)
+            yield outcome
+
+
+def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool = False) -> None:
+    """Write all outcomes, or those so far if the work stops early."""
+    try:
+        with _sigterm_raises():
+            for outcome in outcomes:
+                sink.add(outcome)
+    except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are kept
+        if sink.done or isinstance(stop, KeyboardInterrupt):
+            sink.close()
+            typer.echo(f"poise: stopped after {sink.done} of {counted(total, 'image')}.", err=True)
+        if isinstance(stop, PoiseError):
+            raise
+        raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
+    sink.close()
+    if sink.failed:
+        if not quiet:
+            typer.echo(
+                f"poise: no answer for {sink.failed} of {counted(sink.done, 'image')}; the rows say why.", err=True
+            )
+        raise typer.Exit(NOTHING_DONE if sink.failed == sink.done else SOME_FAILED)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM was received."""
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM stop the work as Ctrl-C does, so that finished rows are kept."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _echo(text: str) -> None:
+    """Print text; file names that are not UTF-8 are escaped."""
+    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), nl=False)

@@ -1,0 +1,1 @@
+"""Figures as data, and the files that they become."""

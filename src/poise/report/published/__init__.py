@@ -1,0 +1,1 @@
+"""Published numbers, of the paper and of other methods' papers."""

@@ -1,0 +1,1 @@
+"""What reports read: the rows of a folder of runs, sorted into groups, with their metrics."""

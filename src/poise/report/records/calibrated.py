@@ -1,0 +1,146 @@
+"""Runs with calibration images (``bench run --calibrate N``): they leave the metrics, and each method is calibrated.
+
+The records of N images of each dataset (`poise.evaluate.held_out.draw`) are taken out of every group. On them, under
+each seed, a calibrator is chosen for the probabilities, the quantile of prediction sets (LAC) is computed, and a
+threshold on the confidence is certified. The further method "M | calibrated" has the calibrated probabilities of the
+other images, their sets, and whether they are answered. Sets and threshold are of the method's own probabilities, so
+that their guarantees do not depend on the calibrator, which was fitted to the same images.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from poise.calibration import certify, choose, quantile, scores
+from poise.calibration.conformal import SLACK
+from poise.errors import InvalidDatasetError
+from poise.evaluate.held_out import DELTA, draw
+from poise.evaluate.records import entropy
+from poise.metrics import RiskCoverage, answered_error, risk_coverage
+from poise.report.colours import CALIBRATED, base
+from poise.report.records.groups import Group, SeedCalibration, SeedRows, Setting
+from poise.text import counted
+
+
+def with_calibrated(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Return the groups without their calibration images, each followed by its calibrated method."""
+    places: dict[tuple[Setting, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        places[group.setting, group.dataset].append(group)
+    return tuple(part for members in places.values() for part in _place(members))
+
+
+def _place(members: Sequence[Group]) -> list[Group]:
+    """Return the groups of one setting and dataset; the calibration images are those of all its methods."""
+    number = int(members[0].setting.values.get("calibrate", 0))
+    if not number:
+        return list(members)
+    common = set.intersection(*(set(group.ids) for group in members))
+    if len(common) <= number:
+        raise InvalidDatasetError(
+            f"All methods have answers for {len(common)} images of '{members[0].dataset}', and {number} are for "
+            f"calibration.",
+            hint="Finish the run (`poise bench resume-info`), or report on the other runs.",
+        )
+    chosen = draw(common, number)
+    return [part for group in members for part in _parts(group, chosen)]
+
+
+def _parts(group: Group, chosen: frozenset[str]) -> tuple[Group, Group]:
+    """Return a method as it is and calibrated, both on the images that were not ``chosen``."""
+    held = np.array([name in chosen for name in group.ids])
+    others = {seed: rows.take(np.flatnonzero(~held)) for seed, rows in group.seeds.items()}
+    fitted = {seed: _fit(group, rows.take(np.flatnonzero(held)), others[seed]) for seed, rows in group.seeds.items()}
+    seeds = {seed: rows for seed, (rows, _) in fitted.items()}
+    calibration = {seed: found for seed, (_, found) in fitted.items()}
+    name = group.method + CALIBRATED
+    return replace(group, seeds=others), replace(group, method=name, seeds=seeds, calibration=calibration)
+
+
+def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, SeedCalibration]:
+    """Return the other images' rows under the calibrated method, and what was fitted."""
+    if held.probs is None or others.probs is None:
+        raise InvalidDatasetError(
+            f"The records of '{group.method}' on '{group.dataset}' lack probabilities.",
+            hint="Calibration needs all of them: repeat the run with --calibrate.",
+        )
+    levels, score = group.setting.values, scores.get("lac")
+    choice = choose(held.probs, held["label"], resamples=1)  # its intervals are not shown
+    certificate = certify(held["confidence"], held["correct"], float(levels["max_error"]), delta=DELTA)
+    limit = quantile(own := score.of_labels(held.probs, held["label"]), float(levels["coverage"]))
+    members = score.sets(others.probs, limit).members
+    probs = choice.calibrator.apply(others.probs.astype(np.float64))
+    threshold = np.inf if certificate.threshold is None else certificate.threshold
+    columns = {
+        **others.columns,
+        "confidence": probs.max(1),
+        "entropy": entropy(probs),
+        "set_sizes": members.sum(1),
+        "covered": members[np.arange(len(members)), others["label"]],
+        "answered": others["confidence"] >= threshold,
+    }
+    found = SeedCalibration(
+        choice,
+        certificate,
+        len(np.unique(held["label"])),
+        own,
+        score.of_labels(others.probs, others["label"]),
+        others["confidence"],
+    )
+    return replace(others, columns=columns, probs=probs.astype(np.float32)), found
+
+
+LEVELS = np.linspace(0.5, 0.99, 50)  # coverages that are drawn
+
+
+def coverage_curve(group: Group) -> np.ndarray:
+    """Return the coverage [50] that sets for each of `LEVELS` have, before empty sets get the top label."""
+    found = (group.calibration or {}).values()
+    shares = [
+        [(each.other_scores <= quantile(each.scores, level) + SLACK).mean() for level in LEVELS] for each in found
+    ]
+    return np.asarray(np.mean(shares, axis=0))
+
+
+def coverage_spread(group: Group) -> np.ndarray:
+    """Return the standard deviation [50] of a seed's coverage: of the quantile, and of the share among the others."""
+    images = int(group.setting.values["calibrate"])
+    return np.sqrt(LEVELS * (1 - LEVELS) * (1 / images + 1 / group.n))
+
+
+def certified_curve(group: Group) -> tuple[RiskCoverage, float, float]:
+    """Return the curve of the method's own confidences, the share that is answered, and its share of wrong answers."""
+    own = np.concatenate([each.confidence for each in (group.calibration or {}).values()])
+    correct = group.pooled["correct"].astype(bool)
+    answered = np.concatenate([rows["answered"] for rows in group.seeds.values()])
+    return risk_coverage(own, correct), float(answered.mean()), answered_error(answered, correct)
+
+
+def notes(groups: Sequence[Group], classes: Callable[[str], int]) -> list[str]:
+    """Return sentences on the calibration of these groups; ``classes`` gives the number of classes of a dataset."""
+    found = [(group, seed, each) for group in groups for seed, each in (group.calibration or {}).items()]
+    if not found:
+        return []
+    levels = groups[0].setting.values
+    coverage, error, sure = (f"{100 * level:g} %" for level in (levels["coverage"], levels["max_error"], 1 - DELTA))
+    sentences = [
+        f"Metrics leave out {levels['calibrate']} images of each dataset: on them 'method{CALIBRATED}' was fitted, "
+        f"that is, a calibrator for the probabilities, prediction sets with a coverage of {coverage}, and a threshold "
+        f"of confidence with at most {error} errors among the answered images (certified with confidence {sure})."
+    ]
+    absent = {group.dataset: classes(group.dataset) - each.classes for group, _, each in found}
+    if lacking := [f"{name} {number}" for name, number in absent.items() if number > 0]:
+        sentences.append(f"Classes without any calibration image: {', '.join(lacking)}.")
+    if failed := Counter(
+        f"{base(group.method)} on {group.dataset}" for group, _, each in found if each.certificate.threshold is None
+    ):
+        sentences.append(f"No threshold could be certified, and nothing is answered, for: {_listed(failed)}.")
+    return sentences
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} ({counted(count, 'seed')})" for name, count in counts.items())

@@ -1,0 +1,1 @@
+"""Tables of results as data, and the formats that render them."""

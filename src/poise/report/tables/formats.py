@@ -1,0 +1,202 @@
+"""Tables as text: one registry row per format, each of which renders the same `Table`."""
+
+from __future__ import annotations
+
+import csv
+import html as escaping
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from poise.registry import Registry
+from poise.report.tables.table import Cell, Line, Table
+from poise.text import printable, safe_cell
+
+BEST = "†"  # marks the best where text has no bold
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """A text format for tables."""
+
+    name: str
+    about: str
+    render: Callable[[Sequence[Table]], str]
+
+
+formats = Registry[TableFormat]("table format")
+
+
+def render(tables: Sequence[Table], format: str = "terminal", *, colour: bool = False) -> str:
+    """Return the tables as text in the format called ``format``; ``colour`` is for terminals."""
+    row = formats.get(format)
+    return terminal(tables, colour=colour) if colour and row.name == "terminal" else row.render(tables)
+
+
+def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = 4096) -> str:
+    """Return aligned text. In colour the best is bold and published rows are dim; without, the best has a mark.
+
+    Lines are wrapped at ``width`` characters; the default keeps rows whole for pipes.
+    """
+    sink = io.StringIO()
+    console = Console(
+        file=sink, width=width, force_terminal=colour, no_color=not colour, highlight=False, legacy_windows=False
+    )
+    for table in tables:
+        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
+        for at, column in enumerate(table.columns):
+            grid.add_column(Text(printable(column)), justify="left" if at < table.texts else "right", overflow="fold")
+        for line, rule in _ruled(table):
+            if rule:
+                grid.add_section()
+            grid.add_row(*(_terminal_cell(cell, line, colour, at >= table.texts) for at, cell in enumerate(line.cells)))
+        if table.title:
+            console.print(Text(printable(table.title), style="bold"))
+        console.print(grid)
+        for note in table.notes:
+            console.print(Text(f"  {printable(note)}"), soft_wrap=True)
+        console.print()
+    return "\n".join(text.rstrip() for text in sink.getvalue().rstrip("\n").split("\n")) + "\n"
+
+
+def _terminal_cell(cell: Cell, line: Line, colour: bool, padded: bool) -> Text:
+    text = printable(str(cell))
+    if not colour and padded:
+        text += BEST if cell.best else " "
+    return Text(text, style="bold" if cell.best else "dim" if line.quiet else "")
+
+
+def _ruled(table: Table) -> Iterator[tuple[Line, bool]]:
+    """Yield each line, and whether a rule separates it from the line before."""
+    for at, line in enumerate(table.lines):
+        yield line, at > 0 and line.section != table.lines[at - 1].section
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Return Markdown tables as GitHub shows them; published rows are in italics."""
+    out = []
+    for table in tables:
+        out += [f"### {_pipe(table.title)}", ""] if table.title else []
+        out.append("| " + " | ".join(map(_pipe, table.columns)) + " |")
+        out.append("|" + "---|" * table.texts + "---:|" * (len(table.columns) - table.texts))
+        for line in table.lines:
+            wrap = "*{}*" if line.quiet else "{}"
+            cells = [
+                wrap.format(f"**{_pipe(str(cell).strip())}**" if cell.best else _pipe(str(cell).strip()))
+                for cell in line.cells
+            ]
+            out.append("| " + " | ".join(cell if cell.strip("*") else "" for cell in cells) + " |")
+        out += ["", *(f"- {_pipe(note)}" for note in table.notes), ""]
+    return "\n".join(out)
+
+
+def _pipe(text: str) -> str:
+    return printable(text).replace("|", "\\|")
+
+
+def latex(tables: Sequence[Table]) -> str:
+    r"""Return one LaTeX ``table`` each; needs \usepackage{booktabs}."""
+    out = []
+    for table in tables:
+        out += ["\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}"]
+        out += [f"\\begin{{tabular}}{{{'l' * table.texts}{'r' * (len(table.columns) - table.texts)}}}", "\\toprule"]
+        out += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
+        for line, rule in _ruled(table):
+            cells = [f"\\textbf{{{_tex(str(cell))}}}" if cell.best else _tex(str(cell)) for cell in line.cells]
+            out += ["\\midrule"] * rule + [" & ".join(cells) + " \\\\"]
+        out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join(out)
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "—": "--",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in printable(text))
+
+
+def html(tables: Sequence[Table]) -> str:
+    """Return HTML ``table`` elements with their notes, without a page around them; every text is escaped.
+
+    Each row and column has a header cell for screen readers, and a table that is wider than the window is scrolled
+    with the keyboard too.
+    """
+    out = []
+    for table in tables:
+        head = "".join(
+            f'<th scope="col"{_left(at, table)}>{_escape(name)}</th>' for at, name in enumerate(table.columns)
+        )
+        named = f' role="region" aria-label="{_escape(table.title)}"' if table.title else ""
+        out.append(f'<div class="scroll" tabindex="0"{named}><table><thead><tr>{head}</tr></thead><tbody>')
+        for line, rule in _ruled(table):
+            kinds = ["rule"] * rule + ["quiet"] * line.quiet
+            first, *others = line.cells
+            cells = f'<th scope="row"{_left(0, table)}>{_html_cell(first)}</th>'
+            cells += "".join(f"<td{_left(at, table)}>{_html_cell(cell)}</td>" for at, cell in enumerate(others, 1))
+            out.append(f'<tr class="{" ".join(kinds)}">{cells}</tr>' if kinds else f"<tr>{cells}</tr>")
+        notes = "".join(f"<li>{_escape(note)}</li>" for note in table.notes)
+        out.append("</tbody></table></div>" + (f'<ul class="notes">{notes}</ul>' if notes else ""))
+    return "\n".join(out)
+
+
+def _escape(text: str) -> str:
+    return escaping.escape(printable(text))
+
+
+def _left(at: int, table: Table) -> str:
+    return ' class="left"' if at < table.texts else ""
+
+
+def _html_cell(cell: Cell) -> str:
+    text = _escape(cell.text)
+    text = f"<b>{text}</b>" if cell.best else text
+    return f"{text}<small>{_escape(cell.extra)}</small>" if cell.extra else text
+
+
+def comma_separated(tables: Sequence[Table]) -> str:
+    """Return the records of all tables, one row each, numbers in the unit in which tables show them."""
+    records = [record for table in tables for record in table.records]
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        writer.writerow([safe_cell(record.get(name)) for name in columns])
+    return sink.getvalue()
+
+
+def json_text(tables: Sequence[Table]) -> str:
+    """Return a JSON list with title, notes and records of each table."""
+    content = [{"title": table.title, "notes": table.notes, "rows": table.records} for table in tables]
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+for _row in (
+    TableFormat(name="terminal", about="aligned text, in colour on a terminal", render=terminal),
+    TableFormat(name="md", about="Markdown, as GitHub shows it", render=markdown),
+    TableFormat(name="latex", about="LaTeX with booktabs", render=latex),
+    TableFormat(name="csv", about="one row per number, with interval and standard deviation", render=comma_separated),
+    TableFormat(name="json", about="the same as a list of records, with the notes", render=json_text),
+    TableFormat(name="html", about="HTML tables without a page around them", render=html),
+):
+    formats.add(_row.name)(_row)

@@ -1,0 +1,245 @@
+"""The HTTP interface of a `Service`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
+
+from poise import __version__
+from poise.backbones.fingerprint import fingerprint
+from poise.errors import DeadlineExceededError, PoiseError, ServiceUnavailableError
+from poise.inference.classifier import Answers
+from poise.serve.http import bodies, problems, schemas
+from poise.serve.http.middleware import Gate, Observe
+from poise.serve.http.openapi import errors, request_body
+from poise.serve.jobs import PlannedJob
+from poise.serve.service import Service
+from poise.serve.settings import Job, ServiceSettings
+
+_log = logging.getLogger(__name__)
+Outcome = Answers | BaseException
+
+
+def create_app(settings: ServiceSettings, service: Service | None = None) -> FastAPI:
+    """Return the app. It starts the service in the background and closes it when the server stops.
+
+    Args:
+        settings: the model, the defaults and the limits.
+        service: a service with these settings that others use, too; None: one of its own.
+
+    Returns:
+        The app. ``app.state.service`` is the service. When it is ready, ``app.state.on_ready`` is called. If it can't
+        be started, ``app.state.failure`` is the error, and ``app.state.on_failure`` is called, which logs the error
+        unless it is replaced.
+    """
+    service = service or Service(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(_start(app))
+        yield
+        await starting
+        await run_in_threadpool(service.close)
+
+    app = FastAPI(
+        title="poise",
+        version=__version__,
+        description="Zero-shot image classification with confidence.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,  # their pages would load scripts from elsewhere
+    )
+    app.state.service, app.state.failure = service, None
+    app.state.on_ready, app.state.on_failure = lambda: None, lambda: _log.error("%s", app.state.failure)
+    _add_health(app, service)
+    _add_classification(app, service)
+    problems.install(app, service.metrics)
+    app.add_middleware(Gate, metrics=service.metrics, settings=settings)
+    app.add_middleware(Observe, metrics=service.metrics, routes=frozenset(app.openapi()["paths"]))
+    return app
+
+
+async def _start(app: FastAPI) -> None:
+    try:
+        await run_in_threadpool(app.state.service.start)
+    except Exception as error:
+        if app.state.service.status != "starting":  # it was told to stop meanwhile, which is no failure
+            return
+        app.state.failure = error
+        app.state.service.stop()  # who waits until it has started, as the demo page does, need not wait any longer
+        app.state.on_failure()
+    else:
+        if app.state.service.ready:
+            app.state.on_ready()
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get("/live", operation_id="live", tags=["health"])
+    async def live() -> schemas.Health:
+        """Whether the process runs."""
+        return schemas.Health(status=service.status)
+
+    @app.get("/ready", operation_id="ready", tags=["health"], responses=errors(503))
+    async def ready() -> schemas.Health:
+        """Whether images are accepted: after the check of a test image, until the server is stopped."""
+        _check_ready(service)
+        return schemas.Health(status=service.status)
+
+    @app.get("/metrics", operation_id="metrics", tags=["health"], responses=errors(401), response_class=Response)
+    async def metrics() -> Response:
+        """Return metrics for Prometheus."""
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/models", operation_id="models", tags=["models"], responses=errors(401, 503))
+    async def models() -> schemas.ModelList:
+        """Return the model, the defaults and the limits."""
+        _check_ready(service)
+        settings, encoder, place = service.settings, service.encoder, service.place
+        model = schemas.ServedModel(
+            name=encoder.name,
+            fingerprint=fingerprint(encoder),
+            device=place.device_name,
+            dtype=place.dtype_name,
+            labels=list(settings.labels),
+            methods=list(settings.methods),
+            views=settings.views,
+            calibrated=settings.calibration is not None,
+            limits=asdict(settings.limits),
+        )
+        return schemas.ModelList(models=[model])
+
+
+def _add_classification(app: FastAPI, service: Service) -> None:
+    fields = service.settings.limits.labels + service.settings.limits.methods + len(schemas.RequestBody.model_fields)
+    classified: dict[str, Any] = {"tags": ["classification"], "responses": errors()}
+
+    @app.post(
+        "/v1/classify",
+        operation_id="classify",
+        **classified,
+        openapi_extra=request_body(schemas.ClassifyRequest, "image"),
+    )
+    async def classify(request: Request) -> schemas.ClassifyResponse:
+        """Classify one image."""
+        if bodies.is_form(request):
+            body, files = await bodies.read_form(request, schemas.ClassifyRequest, "image", fields)
+        else:
+            body = await bodies.read_json(request, schemas.ClassifyRequest)
+            files = [bodies.decode(body.image)]
+        planned, (answers,) = await _classify(request, service, files, body.job())
+        return schemas.ClassifyResponse(**_answered(request, service, planned), results=_results(_or_raise(answers)))
+
+    @app.post(
+        "/v1/batch", operation_id="batch", **classified, openapi_extra=request_body(schemas.BatchRequest, "images")
+    )
+    async def batch(request: Request) -> schemas.BatchResponse:
+        """Classify several images; each has its own results or its own error."""
+        files: Sequence[bytes | PoiseError]
+        if bodies.is_form(request):
+            body, files = await bodies.read_form(request, schemas.BatchRequest, "images", fields)
+        else:
+            body = await bodies.read_json(request, schemas.BatchRequest)
+            files = [_decoded(image) for image in body.images]
+        planned, outcomes = await _classify(request, service, files, body.job())
+        items = [_item(outcome, request, service) for outcome in outcomes]
+        return schemas.BatchResponse(**_answered(request, service, planned), items=items)
+
+    @app.post(
+        "/v1/zero-shot-image-classification",
+        operation_id="zero_shot_image_classification",
+        **classified,
+        openapi_extra=request_body(schemas.ZeroShotRequest),
+    )
+    async def zero_shot(request: Request, response: Response) -> list[schemas.ScoredLabel]:
+        """Classify one image, in the shape of Hugging Face's inference API, with the server's first method."""
+        body = await bodies.read_json(request, schemas.ZeroShotRequest)
+        job = Job(
+            labels=tuple(body.parameters.candidate_labels),
+            template=body.parameters.hypothesis_template,
+            methods=service.settings.methods[:1],
+            uncalibrated=body.parameters.uncalibrated,
+        )
+        planned, (answers,) = await _classify(request, service, [bodies.decode(body.inputs)], job)
+        response.headers["X-Poise-Calibrated"] = str(planned.calibrated).lower()
+        (result,) = _or_raise(answers).values()
+        return [schemas.ScoredLabel(score=prob, label=label) for label, prob in result.probabilities.items()]
+
+
+async def _classify(
+    request: Request, service: Service, images: Sequence[bytes | PoiseError], job: Job
+) -> tuple[PlannedJob, list[Outcome]]:
+    """Queue images, and wait for them until the deadline or until the client leaves."""
+    planned = service.plan(job, len(images))
+    readable = [image for image in images if isinstance(image, bytes)]
+    futures = await run_in_threadpool(service.submit_all, readable, job)
+    tasks = [asyncio.wrap_future(future) for future in futures]
+    outcomes = iter(await _finished(request, tasks, planned.seconds))
+    return planned, [next(outcomes) if isinstance(image, bytes) else image for image in images]
+
+
+async def _finished(request: Request, tasks: list[asyncio.Future[Answers]], seconds: float) -> list[Outcome]:
+    left: asyncio.Future[Any] = asyncio.create_task(_disconnected(request))
+    everything: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await asyncio.wait([everything, left], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        gone = PoiseError("The client has left.", code="client_left")
+        late = gone if left.done() else DeadlineExceededError.after(seconds)
+        return [(task.exception() or task.result()) if task.done() else late for task in tasks]
+    finally:  # also if this request is cancelled: nothing is computed for a client that has left
+        left.cancel()
+        everything.cancel()
+        with suppress(asyncio.CancelledError):
+            await everything
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _answered(request: Request, service: Service, planned: PlannedJob) -> dict[str, Any]:
+    return {
+        "request_id": request.state.request_id,
+        "model": service.encoder.name,
+        "calibrated": planned.calibrated,
+        "views": planned.job.views,
+        "seed": planned.job.seed,
+    }
+
+
+def _results(answers: Answers) -> dict[str, schemas.ResultBody]:
+    return {name: schemas.ResultBody(**result.to_dict()) for name, result in answers.items()}
+
+
+def _item(outcome: Outcome, request: Request, service: Service) -> schemas.BatchItem:
+    if not isinstance(outcome, BaseException):
+        return schemas.BatchItem(results=_results(outcome))
+    error = problems.detail(outcome, request.state.request_id)
+    service.metrics.rejected.labels(error["code"]).inc()
+    return schemas.BatchItem(error=schemas.ErrorDetail(**error))
+
+
+def _or_raise(outcome: Outcome) -> Answers:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _decoded(image: str) -> bytes | PoiseError:
+    try:
+        return bodies.decode(image)
+    except PoiseError as error:
+        return error
+
+
+def _check_ready(service: Service) -> None:
+    if not service.ready:
+        raise ServiceUnavailableError(f"The server is {service.status}.", hint="Try again in a few seconds.")

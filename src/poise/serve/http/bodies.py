@@ -1,0 +1,88 @@
+"""Reads the body of a request: JSON with base64, or multipart with files."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+
+from poise.errors import PoiseError
+from poise.serve.http import problems
+
+B = TypeVar("B", bound=BaseModel)
+_TEXTS = ("template",)
+_LISTS = ("labels", "methods")
+
+
+async def read_json(request: Request, kind: type[B]) -> B:
+    """Return a JSON body, checked."""
+    if _media_type(request) != "application/json":
+        raise PoiseError(
+            f"The content type is {_media_type(request)[:100]!r}.", hint="Send JSON.", code="unsupported_media_type"
+        )
+    try:
+        return kind.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise problems.invalid(error) from None
+
+
+async def read_form(request: Request, kind: type[B], images: str, max_fields: int) -> tuple[B, list[bytes]]:
+    """Return a multipart body, checked, and the files in the field ``images``.
+
+    Lists are repeated fields. Numbers and booleans are written as in JSON.
+    """
+    async with request.form(max_files=max_fields, max_fields=max_fields) as form:
+        files, values = [], dict[str, Any]()
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                if name != images:
+                    raise PoiseError(f"Files belong into the field {images!r}.", code="invalid_request")
+                files.append(await value.read())
+            elif name in _LISTS:
+                values.setdefault(name, []).append(value)
+            elif name in values:
+                raise PoiseError(f"{name[:100]!r} is given twice.", code="invalid_request")
+            else:
+                values[name] = value if name in _TEXTS else _plain(value)
+    placeholders: Any = ["" for _ in files]
+    if kind.model_fields[images].annotation is str:
+        if len(files) != 1:
+            raise PoiseError(f"The body has {len(files)} files in the field {images!r}, not 1.", code="invalid_request")
+        placeholders = ""
+    try:
+        return kind.model_validate({**values, images: placeholders}), files
+    except ValidationError as error:
+        raise problems.invalid(error) from None
+
+
+def is_form(request: Request) -> bool:
+    """Whether a body is multipart."""
+    return _media_type(request) == "multipart/form-data"
+
+
+def decode(text: str) -> bytes:
+    """Return the bytes of an image in base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise PoiseError(
+            "The image is not in base64.",
+            hint="Send the file itself; addresses and paths are not read.",
+            code="bad_base64",
+        ) from None
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _plain(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value  # of a type that the check refuses

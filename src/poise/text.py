@@ -1,0 +1,59 @@
+"""Text that is printed or becomes a file name: escapes, plurals, spreadsheet cells and safe names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from unicodedata import category
+
+
+def file_name(text: str) -> str:
+    """Return a readable file name for ``text``, with a short hash if characters had to be replaced."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
+    if safe == text:
+        return safe
+    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{safe[-60:].strip('-.')}-{mark}"
+
+
+def as_utf8(name: str) -> str:
+    r"""Return a name with escapes for bytes of a file name that are not UTF-8, which no file of records can contain.
+
+    >>> as_utf8(b"caf\xe9.png".decode("utf-8", "surrogateescape"))
+    'caf\\udce9.png'
+    """
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(text: str) -> str:
+    r"""Escape control and format characters, which could move the cursor, change colours or reverse the text.
+
+    >>> printable("cat\x1b[31m \u202egod")
+    'cat\\x1b[31m \\u202egod'
+    """
+    return "".join(_escaped(character) if category(character) in ("Cc", "Cf") else character for character in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode() if ord(character) > 0xFF else f"\\x{ord(character):02x}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one.
+
+    >>> counted(1, "image"), counted(0, "image"), counted(2, "class")
+    ('1 image', '0 images', '2 classes')
+    """
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{plural * (number != 1)}"
+
+
+def safe_cell(value: object) -> object:
+    """Prepend an apostrophe to text that a spreadsheet would evaluate as a formula.
+
+    >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
+    ("'=1+1", -1.5, 'kld+cats')
+    """
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return f"'{value}"
+    return value

@@ -1,0 +1,88 @@
+"""Writers: complete or absent, a full disk is exit code 5, and a device is never replaced."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from poise.cli.app import app
+from poise.errors import StorageError
+from poise.files import read_bounded, write_atomic
+
+
+def test_a_link_keeps_its_place_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("file")
+    write_atomic(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As root, replacing /dev/stdout or /dev/null would damage the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomic(pipe, b"text")
+        assert os.read(reader, 9) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="directory"):
+        write_atomic(tmp_path / "folder", b"x")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="Can't write"):
+        write_atomic(tmp_path / "file" / "inner", b"x")
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(OSError, match="larger than 1 MiB"):
+        read_bounded("/dev/zero", 1 << 20)
+
+
+FILES = {
+    "fit": ["fit", "fpp", "--labels-file", "labels.txt", "--model", "tiny", "--device", "cpu", "--out", "out"],
+    "convert": ["convert", "coop", "prompt.pth.tar", "out", "--model", "tiny"],
+}
+_LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails as it does on a full disk
+sys.argv = ["poise", *sys.argv[1:]]
+from poise.cli.app import main
+import poise.inits.fpp, poise.inits.convert
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+main()
+"""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_full_disk_is_exit_code_5_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    torch.save({"state_dict": {"prompt_learner.ctx": torch.zeros(4, 64)}}, tmp_path / "prompt.pth.tar")
+    command = [sys.executable, "-c", _LIMITED, *FILES[name]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 5, done.stderr
+    assert "Can't write 'out'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_converting_a_prompt_into_a_folder_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"prompt_learner.ctx": torch.zeros(4, 64)}}, tmp_path / "prompt.pth.tar")
+    result = CliRunner().invoke(
+        app, ["convert", "coop", str(tmp_path / "prompt.pth.tar"), str(tmp_path), "--model", "tiny"]
+    )
+    assert isinstance(result.exception, StorageError)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY  # that of the other test is its own
