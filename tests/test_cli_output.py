@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from poise import progress
 from poise.cli.app import app
-from poise.errors import InvalidOptionError
+from poise.cli.output.row_settings import settings_file
+from poise.errors import InvalidOptionError, RunConflictError
 
 OPTIONS = ["--labels", "cat,dog,owl", "--model", "tiny", "--views", "3", "--device", "cpu"]
 
@@ -75,10 +76,57 @@ def test_a_resumed_run_answers_what_is_missing(folder: Path, tmp_path: Path) -> 
     assert [row["error"] is None for row in found] == [True, True, True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (["--labels", "fox,cow"], "labels"),
+        (["--method", "zero-shot"], "methods"),
+        (["--seed", 1], "seed: 0 -> 1"),
+        (["--template", "a drawing of a {}."], "template"),
+        (["--threshold", 0.5], "threshold: null -> 0.5"),
+        (["--top-k", 1], "top_k: null -> 1"),
+    ],
+)
+def test_rows_of_other_settings_are_not_resumed(folder: Path, tmp_path: Path, changed: list, said: str) -> None:
+    out = tmp_path / "rows.jsonl"
+    run(folder, "--format", "jsonl", "--out", out)
+    before = out.read_bytes().splitlines(keepends=True)[0]
+    out.write_bytes(before)
+    refused = CliRunner().invoke(
+        app, ["classify", *map(str, [folder, *OPTIONS, *changed]), "--format", "jsonl", "--out", str(out), "--resume"]
+    )
+    assert isinstance(refused.exception, RunConflictError)
+    assert said in str(refused.exception)
+    assert out.read_bytes() == before
+
+
+def test_rows_of_another_model_of_the_same_name_are_not_resumed(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    run(folder, "--format", "jsonl", "--out", out)
+    stored = json.loads(settings_file(out).read_text("utf-8"))
+    settings_file(out).write_text(json.dumps({**stored, "fingerprint": "0123456789abcdef"}))
+    assert "fingerprint" in str(run(folder, "--format", "jsonl", "--out", out, "--resume").exception)
+    settings_file(out).write_text(json.dumps({**stored, "fingerprint": None, "init_hash": None}))  # from a cluster
+    assert run(folder, "--format", "jsonl", "--out", out, "--resume").exit_code == 0
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"format": "poise-rows/0"}'])
+def test_rows_without_settings_are_not_resumed(folder: Path, tmp_path: Path, content: str | None) -> None:
+    out = tmp_path / "rows.jsonl"
+    run(folder, "--format", "jsonl", "--out", out)
+    settings_file(out).unlink()
+    if content is not None:
+        settings_file(out).write_text(content)
+    assert "not known how" in str(run(folder, "--format", "jsonl", "--out", out, "--resume").exception)
+    assert run(folder, "--format", "jsonl", "--out", out).exit_code == 0
+    assert run(folder, "--format", "jsonl", "--out", out, "--resume").exit_code == 0
+
+
 def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
     for more in (["--resume"], ["--resume", "--out", tmp_path / "x", "--format", "json"]):
         assert "JSON lines" in str(run(folder, *more).exception)
     assert isinstance(run(folder, "--threshold", 0.5, "--max-error", 0.1).exception, InvalidOptionError)
+    run(folder, "--format", "jsonl", "--out", tmp_path / "other.jsonl")
     (tmp_path / "other.jsonl").write_text("hello\n")
     refused = run(folder, "--resume", "--format", "jsonl", "--out", tmp_path / "other.jsonl")
     assert "not a row of results" in str(refused.exception)

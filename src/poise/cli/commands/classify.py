@@ -33,7 +33,7 @@ from poise.cli.input.shared_options import (
     labels_from,
     stored_options,
 )
-from poise.cli.output import result_rows, sink
+from poise.cli.output import result_rows, row_settings, sink
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
@@ -80,7 +80,9 @@ def classify(
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
-    resume: Annotated[bool, typer.Option(help="With --format jsonl: skip images that --out has rows for.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="With --format jsonl: skip images that --out has rows for; other settings are refused.")
+    ] = False,
     top_k: Annotated[
         int | None, typer.Option(min=1, help="Probabilities per row in json, jsonl and csv.", show_default="all")
     ] = None,
@@ -124,6 +126,9 @@ def classify(
     options["views"] = _chosen_views(options, paths, quiet)
     classifier = _classifier(options, engine, address, actors)
     chosen = list(options["method"])
+    if out is not None and output is Format.jsonl:
+        rows = row_settings.settings(options, classifier, top_k=top_k, threshold=threshold, details=details)
+        row_settings.begin(out, rows, resume=resume)
     finished = sink.finished(out, chosen) if resume else frozenset()
     paths = [path for path in paths if str(path) not in finished]
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)

@@ -1,0 +1,93 @@
+"""The settings of a file of JSON lines, stored beside it: `--resume` appends no rows that were made otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from poise.errors import RunConflictError, reason_of
+from poise.files import checksum, read_bounded, write_atomic
+
+FORMAT = "poise-rows/1"
+# Those options of `poise.Classifier` that rows depend on; devices differ by rounding only.
+_COMPARED = (
+    *("labels", "model", "template", "context", "init", "views", "augmix", "seed", "dtype", "on_long_label"),
+    *("coverage", "max_error", "reject"),
+)
+_KNOWN_LATER = ("fingerprint", "init_hash")  # None where workers of a cluster load the model
+_MAX_BYTES = 64 << 20
+
+
+def settings_file(rows: Path) -> Path:
+    """Return the file beside the rows that has their settings.
+
+    >>> settings_file(Path("answers.jsonl")).as_posix()
+    'answers.jsonl.settings.json'
+    """
+    return rows.with_name(f"{rows.name}.settings.json")
+
+
+def settings(options: Mapping[str, Any], classifier: Any, **shown: Any) -> dict[str, Any]:
+    """Return what rows depend on beside the images.
+
+    Args:
+        options: those of `poise.Classifier`.
+        classifier: made with them; a `Classifier` identifies the model, a `ClusterClassifier` does not.
+        shown: options of the rows alone, such as the number of probabilities.
+    """
+    from poise import methods
+    from poise.inference.classifier import Classifier
+
+    calibration = options.get("calibration")
+    found = {
+        "format": FORMAT,
+        **{name: options.get(name) for name in _COMPARED},
+        **dict.fromkeys(_KNOWN_LATER),
+        "methods": {name: methods.get(name).settings() for name in options["method"]},
+        "calibration": calibration and checksum(json.dumps(calibration.to_dict(), sort_keys=True).encode()),
+        **shown,
+    }
+    if isinstance(classifier, Classifier):
+        now = classifier.conditions()
+        found |= {"fingerprint": now.fingerprint, "init_hash": now.init_hash, "template": now.template}
+    return dict(json.loads(json.dumps(found, default=str)))
+
+
+def begin(rows: Path, now: Mapping[str, Any], *, resume: bool) -> None:
+    """Store the settings of a new file, or refuse to append to rows that have other ones.
+
+    Raises:
+        RunConflictError: The rows were made with other settings, or it is not known with which.
+    """
+    if rows.exists() and not rows.is_file():
+        return  # a device, such as /dev/stdout, which is never resumed
+    if not (resume and rows.exists() and rows.stat().st_size):
+        write_atomic(settings_file(rows), (json.dumps(now, indent=2, ensure_ascii=False) + "\n").encode())
+        return
+    from poise.evaluate.storage.run_folder import differences
+
+    stored = _read(rows)
+    unknown = {name for name in _KNOWN_LATER if None in (stored.get(name), now.get(name))}
+    unknown |= {"template"} if unknown and None in (stored.get("template"), now.get("template")) else set()
+    ours, theirs = ({key: value for key, value in side.items() if key not in unknown} for side in (now, stored))
+    if changed := differences(ours, theirs):
+        raise RunConflictError(
+            f"The rows of '{rows}' were made with other settings (stored -> now): {'; '.join(changed)}.",
+            hint="Repeat the first command, or give another --out.",
+        )
+
+
+def _read(rows: Path) -> dict[str, Any]:
+    place = settings_file(rows)
+    try:
+        stored = json.loads(read_bounded(place, _MAX_BYTES))
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise ValueError(f"its format is not '{FORMAT}'")
+    except (OSError, ValueError, RecursionError) as problem:
+        raise RunConflictError(
+            f"It is not known how the rows of '{rows}' were made: '{place.name}' can't be read: {reason_of(problem)}.",
+            hint="Give another --out, or leave --resume out to write the file anew.",
+        ) from None
+    return stored
