@@ -25,8 +25,8 @@ from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, WorkerSettings
 from poise.images import LoadedImage, read_image
 from poise.inference import ray_classifier as cluster_classifier
-from poise.inference.results import Failure
 from poise.loading.sources import NamedBytes
+from poise.results import Failure
 from tests.evaluate.attempt import contents, make_images
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from poise.errors import PoiseError
     from poise.inference.classifier import Classifier
     from poise.inference.pipelines import pipeline
-    from poise.inference.results import Decision, Failure, Result
     from poise.methods import Method
     from poise.methods import every_name as list_methods
+    from poise.results import Decision, Failure, Result
     from poise.types import Outputs
 
 __version__ = "0.1.0"
@@ -43,12 +43,12 @@ __all__ = [
 _HOMES = {  # public name -> module:attribute
     "Calibration": "poise.calibration:Calibration",
     "Classifier": "poise.inference.classifier:Classifier",
-    "Decision": "poise.inference.results:Decision",
-    "Failure": "poise.inference.results:Failure",
+    "Decision": "poise.results:Decision",
+    "Failure": "poise.results:Failure",
     "Method": "poise.methods:Method",
     "Outputs": "poise.types:Outputs",
     "PoiseError": "poise.errors:PoiseError",
-    "Result": "poise.inference.results:Result",
+    "Result": "poise.results:Result",
     "list_datasets": "poise.data:names",
     "list_methods": "poise.methods:every_name",
     "list_models": "poise.backbones:list_models",

@@ -10,7 +10,7 @@ import torch
 from poise.data import Item
 from poise.evaluate import records
 from poise.inference.answers import Prediction, answer_rows
-from poise.loading.sources import Failure
+from poise.results import Failure
 from poise.types import Adapted, Prompt
 
 COLUMNS = {"run": "run", "model": "tiny", "dataset": "set", "seed": 3}

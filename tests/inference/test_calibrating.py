@@ -17,7 +17,7 @@ from poise.calibration import Calibration
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidLabelsError, InvalidOptionError
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import uniform
-from poise.inference.results import Failure
+from poise.results import Failure
 
 LABELS = ["cat", "dog", "rocket"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import math
 from pathlib import Path
 
@@ -54,7 +55,6 @@ def test_fields_of_a_result(encoder) -> None:
         [10 - 9.9 * alpha for alpha in details.view_confidences], abs=1e-4
     )
     assert len(details.view_labels) == 8
-    assert result.agreement == pytest.approx(np.mean([vote == result.label for vote in details.view_labels[1:]]))
     assert sum(details.init_probabilities.values()) == pytest.approx(1, abs=1e-6)
     assert details.scale == pytest.approx(100, rel=1e-5)
     assert len(details.losses) == 1
@@ -180,7 +180,7 @@ def test_several_methods_give_a_dict_of_results(encoder) -> None:
     assert list(one) == ["zero-shot", "kld+cats"]
     assert all(isinstance(result, poise.Result) and result.method == name for name, result in one.items())
     assert several([make_image()]) == [one]
-    assert list(several.results(iter([make_image()]))) == [one]
+    assert list(several.each(iter([make_image()]))) == [one]
     assert list(classifier(encoder, method=["tpt"])(make_image())) == ["tpt"]
 
 
@@ -213,11 +213,28 @@ def test_representations_of_results_and_classifiers(encoder) -> None:
         assert part in repr(one)
 
 
+def test_a_result_survives_json(encoder) -> None:
+    result = classifier(encoder)(make_image(), details=True)
+    decided = dataclasses.replace(result, prediction_set=("cat",), decision=poise.Decision("answer", 0.5, "none"))
+    assert poise.Result.from_dict(json.loads(json.dumps(decided.to_dict()))) == decided
+    assert poise.Result.from_dict({**decided.to_dict(), "of a newer version": 1}) == decided
+
+
 def test_numbers_that_are_not_finite_are_none_in_json(encoder) -> None:
     result = classifier(encoder)(make_image(), details=True)
     broken = dataclasses.replace(result, details=dataclasses.replace(result.details, losses=(math.nan,)))
     assert broken.to_dict()["details"]["losses"] == [None]
+    assert math.isnan(poise.Result.from_dict(broken.to_dict()).details.losses[0])
     assert result.to_dict()["confidence"] == result.confidence
+
+
+def test_a_result_is_printed_in_one_short_line(encoder) -> None:
+    result = classifier(encoder)(make_image(), details=True)
+    assert str(result) == f"<image>: {result.label} {result.confidence:.3f} (kld+cats)"
+    decided = dataclasses.replace(
+        result, raw_confidence=0.9, prediction_set=("a", "b"), decision=poise.Decision("abstain", 0.5, "none")
+    )
+    assert str(decided).endswith("(kld+cats; calibrated; {a, b}; abstain)")
 
 
 def test_an_init_file_has_its_own_template_and_long_labels_follow_the_option(encoder, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from poise.backbones import load_model
 from poise.calibration.calibrators import Beta, Temperature
 from poise.encoding.class_texts import ClassTexts
 from poise.inference.predictor import Predictor
-from poise.inference.results import Failure
 from poise.loading.prepare import Preparer
 from poise.posthoc.sals import RangeScaling
 from poise.prompts import tokenise
+from poise.results import Failure
 from poise.rules.mta import RobustMean
 from poise.tuning import make_tuner
 from poise.tuning.loop import Problem

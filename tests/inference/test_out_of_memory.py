@@ -12,8 +12,8 @@ from poise.backbones import load_model
 from poise.errors import is_out_of_memory
 from poise.images import LoadedImage
 from poise.inference.predictor import Predictor
-from poise.inference.results import Failure
 from poise.prompts import tokenise
+from poise.results import Failure
 from poise.tuning import make_tuner
 from poise.views import ViewRecipe
 

@@ -27,8 +27,9 @@ from poise.inference.answers import Prediction
 from poise.inference.batch_sizes import default_batch_size, in_halves
 from poise.inference.predictor import Predictor, SourceGroup, Watch
 from poise.loading.overlap import map_ahead
-from poise.loading.sources import Failure, NamedBytes
+from poise.loading.sources import NamedBytes
 from poise.prompts import tokenise
+from poise.results import Failure
 from poise.tuning import make_tuner
 from poise.views import ViewRecipe
 from tests.evaluate.attempt import make_images

@@ -1,4 +1,4 @@
-"""What is said about an answer without a labelled image: match, agreement, and the label `unknown`."""
+"""What is said about an answer without a labelled image: match, and the label `unknown`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poise import methods
 from poise.backbones import load_model
 from poise.cli.app import app
 from poise.errors import InvalidLabelsError, InvalidOptionError
-from poise.inference.heuristics import agreement, check_reject, match
+from poise.inference.heuristics import check_reject, match
 from poise.inference.ray_classifier import ClusterClassifier
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
@@ -77,12 +77,6 @@ def test_match_needs_a_difference_between_labels() -> None:
     assert match(once + 7, 100.0, 0.0) == pytest.approx(match(once, 100.0, 0.0))  # an offset of the image cancels
 
 
-def test_agreement_counts_augmented_views_only() -> None:
-    assert agreement(np.array([2, 2, 1, 2, 0]), 2) == 0.5
-    assert agreement(np.array([0, 1, 1]), 0) == 0
-    assert agreement(np.array([0]), 0) is None
-
-
 @pytest.mark.parametrize("method", ["zero-shot", "tpt", "kld+cats"])
 @pytest.mark.parametrize("make", [lambda: load_model("tiny", device="cpu", dtype="float64"), PlainEncoder])
 def test_signals_of_a_result_follow_from_the_features(method: str, make) -> None:
@@ -98,7 +92,6 @@ def test_signals_of_a_result_follow_from_the_features(method: str, make) -> None
     texts = tuner.predict(features)[method].text_features[0]
     table = [[float(view @ text) for text in texts] for view in features[0]]
     labels = [LABELS[row.index(max(row))] for row in table]
-    assert result.agreement == pytest.approx(sum(label == result.label for label in labels[1:]) / 7)
     assert (labels[0], result.rejected) == (result.label, None)
 
 
@@ -114,9 +107,7 @@ def test_the_bias_of_siglip_is_removed(tmp_path: Path) -> None:
 def test_one_view_and_one_label() -> None:
     classify = poise.Classifier(["cat"], "tiny", views=1, device="cpu")
     result = classify(make_image())
-    assert (result.degenerate, result.match, result.agreement) == (True, 0.0, None)
-    assert result.to_dict()["agreement"] is None
-    assert poise.Classifier(["cat"], "tiny", views=3, device="cpu")(make_image()).agreement == 1
+    assert (result.degenerate, result.match) == (True, 0.0)
     with pytest.raises(InvalidLabelsError, match="'cat' is the only label"):
         poise.Classifier(["cat"], "tiny", reject=0.1)
 
@@ -166,7 +157,6 @@ def test_every_format_shows_rejected_images(tmp_path: Path) -> None:
     assert cells["label"] == "unknown"
     assert cells["rejected"] == ("'=dog" if row["rejected"] == "=dog" else "cat")  # no formula for spreadsheets
     assert float(cells["match"]) == row["match"]
-    assert float(cells["agreement"]) == row["agreement"]
     assert f"unknown ({row['rejected']}?)" in run(tmp_path, "--reject", str(ALWAYS))
 
 
@@ -175,8 +165,6 @@ def test_every_format_shows_the_signals(tmp_path: Path) -> None:
     assert row["rejected"] is None
     (cells,) = csv.DictReader(io.StringIO(run(tmp_path, "--format", "csv")))
     assert (cells["rejected"], cells["label"].lstrip("'")) == ("", row["label"])
-    (blank,) = csv.DictReader(io.StringIO(run(tmp_path, "--format", "csv", "--views", "1")))
-    assert blank["agreement"] == ""
     table = run(tmp_path)
     assert "unknown" not in table
-    assert {"match", "agreement"} <= set(table.split("\n")[0].split())
+    assert {"match"} <= set(table.split("\n")[0].split())

@@ -17,7 +17,8 @@ from poise.images import read_image
 from poise.loading import processes as module
 from poise.loading.overlap import map_ahead
 from poise.loading.processes import ReaderProcesses
-from poise.loading.sources import Failure, read_planned
+from poise.loading.sources import read_planned
+from poise.results import Failure
 from poise.views import ViewRecipe
 from tests.evaluate.attempt import make_images
 

@@ -18,7 +18,7 @@ import numpy as np
 from fastapi import FastAPI
 from PIL import Image
 
-from poise.inference.classifier import Answers
+from poise.results import Results
 from poise.serve.http.app import create_app
 from poise.serve.http.uvicorn_server import Address, DrainingServer
 from poise.serve.service import Service
@@ -59,7 +59,7 @@ class HeldService(Service):
         self.gate, self.computed, self.holding = threading.Event(), 0, False
         self.gate.set()
 
-    def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:
+    def _work(self, job: Job, images: list[bytes]) -> Iterator[Results | Exception]:
         self.holding = True
         assert self.gate.wait(SOON)
         self.holding = False

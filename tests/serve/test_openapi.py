@@ -28,6 +28,13 @@ def test_the_document_is_the_stored_one() -> None:
     assert tuple(sorted(found)) == OPERATIONS
 
 
+def test_every_field_of_an_answer_has_a_description() -> None:
+    parts = create_app(settings()).openapi()["components"]["schemas"]
+    fields = {f"{part}.{name}": row for part, schema in parts.items() for name, row in schema["properties"].items()}
+    assert {"Result.label", "Decision.action", "Details.losses", "ErrorDetail.hint"} <= {*fields}
+    assert [name for name, row in fields.items() if not row.get("description")] == []
+
+
 @pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_generated_requests_find_no_defect(count: int, tmp_path: Path) -> None:
     """schemathesis: no 5xx, only documented statuses and bodies, and what violates the schema is refused."""

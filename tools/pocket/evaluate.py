@@ -20,9 +20,9 @@ from poise.backbones import load_model
 from poise.evaluate.records import entropy
 from poise.inference.answers import Answer
 from poise.inference.predictor import Predictor
-from poise.loading.sources import Failure
 from poise.metrics import ece
 from poise.prompts import tokenise
+from poise.results import Failure
 from poise.tuning import Tuner
 from poise.types import DualEncoder
 from poise.views import ViewRecipe

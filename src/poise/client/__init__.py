@@ -11,6 +11,6 @@ Example:
 """
 
 from poise.client.http_client import AsyncClient, Client
-from poise.client.replies import RemoteDecision, RemoteModel, RemoteResult, Reply
+from poise.client.replies import RemoteModel, Reply
 
-__all__ = ["AsyncClient", "Client", "RemoteDecision", "RemoteModel", "RemoteResult", "Reply"]
+__all__ = ["AsyncClient", "Client", "RemoteModel", "Reply"]

@@ -4,50 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 from poise.errors import PoiseError, RemoteError
-
-
-@dataclass(frozen=True)
-class RemoteDecision:
-    """Whether an answer is confident enough to be used; see `poise.Decision`."""
-
-    action: Literal["answer", "abstain"]
-    threshold: float
-    guarantee: str
-
-
-@dataclass(frozen=True)
-class RemoteResult:
-    """One method's answer for one image; see `poise.Result` for the fields."""
-
-    label: str
-    confidence: float
-    probabilities: dict[str, float]
-    entropy: float
-    margin: float
-    fallback: bool
-    degenerate: bool
-    match: float
-    agreement: float | None
-    notes: tuple[str, ...]
-    raw_confidence: float | None
-    prediction_set: tuple[str, ...] | None
-    decision: RemoteDecision | None
-    details: dict[str, Any] | None
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> RemoteResult:
-        """Read a result from JSON; fields that a newer server adds are left out."""
-        values = _known(cls, body)
-        decision, members = values["decision"], values["prediction_set"]
-        values |= {
-            "notes": tuple(values["notes"]),
-            "prediction_set": None if members is None else tuple(members),
-            "decision": None if decision is None else RemoteDecision(**_known(RemoteDecision, decision)),
-        }
-        return cls(**values)
+from poise.results import Result
 
 
 @dataclass(frozen=True)
@@ -63,7 +23,7 @@ class Reply:
         seed: of the views.
     """
 
-    results: dict[str, RemoteResult]
+    results: dict[str, Result]
     request_id: str
     model: str
     calibrated: bool
@@ -71,7 +31,7 @@ class Reply:
     seed: int
 
     @property
-    def result(self) -> RemoteResult:
+    def result(self) -> Result:
         """The answer of the only method; raises an error if there are several."""
         if len(self.results) != 1:
             raise PoiseError(f"There are results of {', '.join(self.results)}.", hint="Use results[METHOD].")
@@ -97,7 +57,7 @@ def read_reply(body: Mapping[str, Any], results: Mapping[str, Any] | None = None
     """Read the answers for one image from the JSON of a response; those of a batch are given as ``results``."""
     values = {name: body[name] for name in ("request_id", "model", "calibrated", "views", "seed")}
     found = body["results"] if results is None else results
-    return Reply({name: RemoteResult.of(result) for name, result in found.items()}, **values)
+    return Reply({name: Result.from_dict(result) for name, result in found.items()}, **values)
 
 
 def read_batch(body: Mapping[str, Any]) -> list[Reply | RemoteError]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from poise.demo.markup import card, percent, text
-from poise.inference.results import Result
+from poise.results import Result
 
 Kind = Literal["guarantee", "estimate", "hint", "unknown"]
 _CONDITION = "for images like the calibration images"
@@ -98,14 +98,11 @@ def _guarantees(result: Result, basis: Basis) -> list[tuple[Kind, str, str]]:
 
 
 def _none_of_these(result: Result) -> tuple[Kind, str, str]:
-    agreed = ""
-    if result.agreement is not None:
-        agreed = f" and {100 * result.agreement:.0f} % of the views vote for it (agreement)"
     return (
         "hint",
         "Is it none of these labels?",
         (
-            f"The image matches the best label {result.match:.3f} better than the labels on average (match){agreed}. "
+            f"The image matches the best label {result.match:.3f} better than the labels on average (match). "
             "Low values suggest something else, but no limit suits all labels: compare with images that you know. "
             "Confidence does not show it, because one of your labels always has to win."
         ),

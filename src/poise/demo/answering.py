@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poise import methods
+from poise.defaults import DEFAULT_METHOD
 from poise.demo.advice import Basis, advice_card
 from poise.demo.bars import answer_card
 from poise.demo.calls import Call, calls_card
@@ -18,8 +19,7 @@ from poise.demo.example_rows import find_example, remark
 from poise.demo.kept_views import thumbnails, views_block
 from poise.demo.markup import alert, card, text
 from poise.errors import InvalidLabelsError, PoiseError, UnreadableImageError
-from poise.inference.classifier import DEFAULT_METHOD, Answers
-from poise.inference.results import Result
+from poise.results import Result, Results
 from poise.serve.service import Service
 from poise.serve.settings import Job
 
@@ -109,7 +109,7 @@ class _Answering:
         groups = (tuple(name for name in names if self._calibrates(name) is used) for used in (True, False))
         return [group for group in groups if group]
 
-    def _panels(self, answers: Answers, waiting: tuple[str, ...], seconds: dict[str, float]) -> Panels:
+    def _panels(self, answers: Results, waiting: tuple[str, ...], seconds: dict[str, float]) -> Panels:
         results = list(answers.values())
         main = self._main(answers)
         example = find_example(self.image, self.labels)
@@ -123,7 +123,7 @@ class _Answering:
             "calls": calls_card(self._call(tuple(answers) + waiting)),
         }
 
-    def _views(self, answers: Answers, job: Job) -> str:
+    def _views(self, answers: Results, job: Job) -> str:
         details = [result.details for result in answers.values() if result.details]
         chosen = [at for each in details for at in each.selected_views]
         recipe = self.service.classifier(self.service.plan(job).job).recipe
@@ -131,7 +131,7 @@ class _Answering:
         blocks = "".join(views_block(result, shown) for result in answers.values() if result.details)
         return card("How tuning got there", blocks, name="poise-views")
 
-    def _main(self, answers: Answers) -> Result:
+    def _main(self, answers: Results) -> Result:
         calibration = self.service.settings.calibration
         wanted = (calibration.recommended if calibration and self.question.calibrated else "", DEFAULT_METHOD)
         return next((answers[name] for name in wanted if name in answers), list(answers.values())[-1])
@@ -191,7 +191,7 @@ class _Answering:
         )
 
 
-def _waiting(future: Future[Answers], doing: str, start: float) -> Iterator[Panels]:
+def _waiting(future: Future[Results], doing: str, start: float) -> Iterator[Panels]:
     """Yield progress until the future is done; if the page is closed meanwhile, the future is cancelled."""
     try:
         while not future.done():

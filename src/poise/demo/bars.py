@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poise.demo.markup import card, change, labels_in_doubt, number, percent, text
-from poise.inference.results import Result
 from poise.report.colours import BLACK, look
+from poise.results import Result
 from poise.text import counted
 
 TOP = 5  # labels with bars

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poise.images.samples import sample_images
-from poise.inference.results import Result
+from poise.results import Result
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from poise import methods
 from poise.demo.bars import TOP
 from poise.demo.markup import number, text
 from poise.images import read_image
-from poise.inference.results import Details, Result
+from poise.results import Details, Result
 from poise.types import ImageSpec
 from poise.views import ViewRecipe
 from poise.views.pixels import pixels_of, to_image

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from poise.data import Item
 from poise.inference.answers import Answer, Prediction
-from poise.inference.results import Failure
+from poise.results import Failure
 
 FULL_PROBS_UP_TO = 200  # classes; with more, a row contains only the TOP most probable ones
 TOP = 20

@@ -14,7 +14,7 @@ from poise.backbones.loaders.onnx_file import FEATURES, INPUT
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.inference.classifier import Classifier
 from poise.inference.predictor import Predictor
-from poise.loading.sources import Failure
+from poise.results import Failure
 from poise.text import counted
 from poise.views import ViewRecipe
 

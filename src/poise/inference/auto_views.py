@@ -21,9 +21,9 @@ from poise.calibration import upper_bound
 from poise.defaults import DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 from poise.inference.predictor import Predictor
-from poise.loading.sources import Failure
 from poise.methods import Method
 from poise.metrics.sample import Floats
+from poise.results import Failure
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier

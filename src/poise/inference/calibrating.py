@@ -15,8 +15,8 @@ from poise.calibration.levels import exact_level
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import uniform
-from poise.inference.results import Failure
 from poise.prompts.labels import listed
+from poise.results import Failure
 from poise.text import counted
 
 if TYPE_CHECKING:

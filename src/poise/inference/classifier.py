@@ -14,24 +14,24 @@ from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Conditions
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
-from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, UnreadableImageError
+from poise.errors import CalibrationImageError, InvalidOptionError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
 from poise.inference.heuristics import check_reject
 from poise.inference.options import ClassifierOptions, check_guarantees, find_methods, find_views
 from poise.inference.predictor import Predictor
-from poise.inference.results import Failure, Result, make_result
+from poise.inference.to_result import to_result
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
+from poise.results import Failure, Result, Results
 from poise.text import counted
 from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 from poise.views import ViewRecipe
 
-Answers = dict[str, Result]  # by method
-R = TypeVar("R", Result, Answers)
+R = TypeVar("R", Result, Results)
 
 
 class Classifier(Generic[R]):
@@ -92,7 +92,7 @@ class Classifier(Generic[R]):
 
     @overload
     def __init__(
-        self: Classifier[Answers],
+        self: Classifier[Results],
         labels: Sequence[str],
         model: str | DualEncoder = ...,
         method: Sequence[str | Method] = ...,
@@ -159,20 +159,10 @@ class Classifier(Generic[R]):
             CalibrationImageError: An image is one of the calibration images; likewise.
         """
         if isinstance(images, list | tuple):
-            return list(self.results(images, details=details))
-        return next(self.results([images], details=details))
+            return [self._shown(results) for results in self._answered(images, details=details)]
+        return self._shown(next(self._answered([images], details=details)))
 
-    def results(self, images: Iterable[Any], *, details: bool = False) -> Iterator[R]:
-        """Yield what a call returns for each image, in order; images may come from a generator.
-
-        Raises:
-            UnreadableImageError: An image can't be read.
-        """
-        for outcome in self.each(images, details=details):
-            answers = or_raise(outcome)
-            yield cast(R, answers if self._several else answers[self.methods[0].name])
-
-    def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Answers | Failure]:
+    def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results | Failure]:
         """Yield one outcome per image, in order: a dict of results by method, or a `Failure` with the reason."""
         for outcome in self.predictions(images, details=details):
             if isinstance(outcome, Failure):
@@ -193,7 +183,7 @@ class Classifier(Generic[R]):
     def predict_proba(self: Classifier[Result], images: Iterable[Any]) -> np.ndarray: ...
 
     @overload
-    def predict_proba(self: Classifier[Answers], images: Iterable[Any]) -> dict[str, np.ndarray]: ...
+    def predict_proba(self: Classifier[Results], images: Iterable[Any]) -> dict[str, np.ndarray]: ...
 
     def predict_proba(self, images: Iterable[Any]) -> np.ndarray | dict[str, np.ndarray]:
         """Return the probabilities [N, C] of N images, columns in the order of ``labels``.
@@ -204,7 +194,7 @@ class Classifier(Generic[R]):
             UnreadableImageError: An image can't be read.
         """
         names = [method.name for method in self.methods]
-        rows = [or_raise(outcome) for outcome in self.each(images)]
+        rows = list(self._answered(images))
         values = [[[row[name].probabilities[label] for label in self.labels] for row in rows] for name in names]
         probs = np.array(values).reshape(len(names), len(rows), len(self.labels))
         return dict(zip(names, probs, strict=True)) if self._several else probs[0]
@@ -297,15 +287,17 @@ class Classifier(Generic[R]):
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
     def _result(self, outcome: Prediction, method: str, details: bool) -> Result:
-        return make_result(outcome, method, self.labels, self.encoder, self.guarantees, self.reject, details)
+        return to_result(outcome, method, self.labels, self.encoder, self.guarantees, self.reject, details)
+
+    def _answered(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results]:
+        """Yield the results of each image, or raise the error of the first image without."""
+        for outcome in self.each(images, details=details):
+            if isinstance(outcome, Failure):
+                raise outcome.error()
+            yield outcome
+
+    def _shown(self, results: Results) -> R:
+        return cast(R, results if self._several else results[self.methods[0].name])
 
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)
-
-
-def or_raise(outcome: Answers | Failure) -> Answers:
-    """Return the answers, or raise the error that a failure stands for."""
-    if isinstance(outcome, Failure):
-        kinds: dict[str, type[PoiseError]] = {kind.code: kind for kind in (UnreadableImageError, CalibrationImageError)}
-        raise kinds.get(outcome.code, PoiseError)(outcome.message, code=outcome.code)
-    return outcome

@@ -16,7 +16,7 @@ from poise.data import ImageSet
 from poise.errors import UnreadableImageError
 from poise.files import save_tensors
 from poise.inference.predictor import Predictor
-from poise.loading.sources import Failure
+from poise.results import Failure
 from poise.types import DualEncoder
 from poise.views import ViewRecipe
 

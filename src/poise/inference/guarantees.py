@@ -14,24 +14,10 @@ from poise.calibration import Calibration, Certificate, Conditions, MethodCalibr
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
+from poise.results import Decision
 from poise.types import Prompt
 
 KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether an answer is confident enough to be used.
-
-    Attributes:
-        action: "answer" or "abstain".
-        threshold: the lowest confidence, before calibration, that is answered.
-        guarantee: what holds for the answers, in words.
-    """
-
-    action: Literal["answer", "abstain"]
-    threshold: float
-    guarantee: str
 
 
 @dataclass(frozen=True, eq=False)

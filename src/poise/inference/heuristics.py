@@ -32,16 +32,6 @@ def match(logits: np.ndarray, scale: float, bias: float = 0.0) -> float:
     return float(-np.log(np.exp(cosines - best).mean()))
 
 
-def agreement(view_labels: np.ndarray, label: int) -> float | None:
-    """Return the share of the augmented views with this label; None if there are no augmented views.
-
-    Args:
-        view_labels: the most probable class of each view [V]; view 0 is the plain one.
-        label: the class that was answered.
-    """
-    return float((view_labels[1:] == label).mean()) if len(view_labels) > 1 else None
-
-
 def check_reject(reject: object, labels: Sequence[str]) -> float | None:
     """Return ``reject`` as a float; raise an error if these labels, or this number, can't be used with it."""
     if reject is None:

@@ -18,8 +18,8 @@ from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.classifier import Classifier
 from poise.inference.options import TuningOptions, check_counts, find_methods
-from poise.inference.results import Result
 from poise.methods import Method
+from poise.results import Failure, Result
 from poise.types import DualEncoder
 
 TASK = "zero-shot-image-classification"
@@ -114,7 +114,10 @@ class ZeroShotImageClassification:
 
     def _scores(self, classifier: Classifier[Result], images: Iterable[Any], top_k: int | None) -> Iterator[Scores]:
         sigmoid = self.encoder.activation == "sigmoid"  # as in transformers, SigLIP scores each label independently
-        for result in classifier.results(map(_decode_data_url, images), details=sigmoid):
+        for outcome in classifier.each(map(_decode_data_url, images), details=sigmoid):
+            if isinstance(outcome, Failure):
+                raise outcome.error()
+            (result,) = outcome.values()
             scores = result.probabilities
             if sigmoid and result.details is not None:
                 logits = torch.tensor(list(result.details.logits.values()), dtype=torch.float64)

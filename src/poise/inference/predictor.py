@@ -21,7 +21,8 @@ from poise.inference.batch_sizes import default_batch_size, in_halves
 from poise.inference.stage_times import StageTimes
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
-from poise.loading.sources import Failure, PlannedImage, Source, too_large
+from poise.loading.sources import PlannedImage, Source, too_large
+from poise.results import Failure
 from poise.tuning import AnyTuner
 from poise.tuning.answer import stacked
 from poise.types import Adapted, DualEncoder

@@ -15,17 +15,17 @@ from poise.cluster.pool import Pool
 from poise.errors import PoiseError
 from poise.images import LoadedImage, read_image
 from poise.inference.batch_sizes import default_batch_size
-from poise.inference.classifier import Answers, Classifier
+from poise.inference.classifier import Classifier
 from poise.inference.heuristics import check_reject
 from poise.inference.options import check_counts, find_methods
-from poise.inference.results import Failure
 from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels
+from poise.results import Failure, Results
 
 _LARGEST_SENT = 64 * 2**20  # bytes; larger files are decoded before they are sent
 _SHARE_FOR_GPU = 32  # images; only the workers know the memory of their GPUs
 
-Outcome = Answers | Failure
+Outcome = Results | Failure
 Sent = NamedBytes | LoadedImage | Failure
 
 

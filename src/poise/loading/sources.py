@@ -16,26 +16,12 @@ from PIL import Image
 from poise.data.items import Item
 from poise.errors import OUT_OF_MEMORY, PoiseError, reason_of
 from poise.images import LoadedImage, read_image
+from poise.results import Failure
 from poise.views.plan import ViewPlan
 from poise.views.recipe import ViewRecipe
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An image without an answer, and the reason.
-
-    Attributes:
-        source: the path, the dataset's id, or ``<bytes>``, ``<image>``, ``<array>``, ``<tensor>``.
-        code: a stable error code, such as "unreadable_image" or "non_finite".
-        message: the problem and how to solve it.
-    """
-
-    source: str
-    code: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

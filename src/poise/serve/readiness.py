@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from poise.errors import PoiseError
-from poise.inference.classifier import Answers
+from poise.results import Results
 from poise.serve.settings import Job, ServiceSettings
 
 JOB = Job(
@@ -43,7 +43,7 @@ def image() -> bytes:
     return stream.getvalue()
 
 
-def check(model: str, dtype: str, settings: ServiceSettings, served: Answers, plain: Answers) -> None:
+def check(model: str, dtype: str, settings: ServiceSettings, served: Results, plain: Results) -> None:
     """Raise an error unless the server's answers equal those of a plain call, and the stored ones.
 
     Args:

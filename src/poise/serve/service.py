@@ -19,7 +19,8 @@ from poise.errors import (
 )
 from poise.images.read import image_size
 from poise.inference.batch_sizes import default_batch_size
-from poise.inference.classifier import Answers, Classifier, or_raise
+from poise.inference.classifier import Classifier
+from poise.results import Failure, Results
 from poise.serve import readiness
 from poise.serve.batcher import Batcher
 from poise.serve.cache import ClassifierCache
@@ -56,7 +57,7 @@ class Service:
         self.metrics = Metrics()
         self.status = "starting"  # then "ready", "draining" and "closed"
         self._cache = ClassifierCache(self._build, settings.limits)
-        self._batcher: Batcher[Job, bytes, Answers] | None = None
+        self._batcher: Batcher[Job, bytes, Results] | None = None
 
     @property
     def ready(self) -> bool:
@@ -102,7 +103,7 @@ class Service:
         """Return the job with the server's defaults, after checking it against the server's limits."""
         return plan(job, self.settings, images)
 
-    def submit(self, image: bytes, job: Job) -> Future[Answers]:
+    def submit(self, image: bytes, job: Job) -> Future[Results]:
         """Queue one encoded image; thread-safe.
 
         Args:
@@ -119,7 +120,7 @@ class Service:
         """
         return self.submit_all([image], job)[0]
 
-    def submit_all(self, images: Sequence[bytes], job: Job) -> list[Future[Answers]]:
+    def submit_all(self, images: Sequence[bytes], job: Job) -> list[Future[Results]]:
         """Queue several images, or none of them if the queue has not room for all; see `submit`."""
         if not self.ready:
             raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again in a few seconds.")
@@ -148,7 +149,7 @@ class Service:
             self._batcher.close(drain=drain)
         self.status = "closed"
 
-    def _queue(self, images: Sequence[bytes], planned: PlannedJob) -> list[Future[Answers]]:
+    def _queue(self, images: Sequence[bytes], planned: PlannedJob) -> list[Future[Results]]:
         assert self._batcher is not None
         errors = [self._refusal(image) for image in images]
         accepted = [image for image, error in zip(images, errors, strict=True) if error is None]
@@ -189,16 +190,14 @@ class Service:
             on_long_label=settings.on_long_label,
         )
 
-    def _work(self, job: Job, images: list[bytes]) -> Iterator[Answers | Exception]:
+    def _work(self, job: Job, images: list[bytes]) -> Iterator[Results | Exception]:
         for outcome in self.classifier(job).each(images, details=job.details):
-            try:
-                answers = or_raise(outcome)
-            except PoiseError as error:
-                yield error
-            else:
-                if self.status != "starting":  # the test image is no user's
-                    self.metrics.observe_answers(answers)
-                yield answers
+            if isinstance(outcome, Failure):
+                yield outcome.error()
+                continue
+            if self.status != "starting":  # the test image is no user's
+                self.metrics.observe_answers(outcome)
+            yield outcome
 
     def _check(self) -> None:
         assert self._batcher is not None
@@ -210,7 +209,7 @@ class Service:
         readiness.check(self.encoder.name, self.place.dtype_name, settings, served, plain)
 
 
-def _failed(error: PoiseError) -> Future[Answers]:
-    future: Future[Answers] = Future()
+def _failed(error: PoiseError) -> Future[Results]:
+    future: Future[Results] = Future()
     future.set_exception(error)
     return future

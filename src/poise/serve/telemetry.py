@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from poise.inference.classifier import Answers
+from poise.results import Results
 from poise.serve.batcher import BatchReport
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -36,7 +36,7 @@ class Metrics:
         self.abstained = Counter("poise_abstained_total", "Answers with the decision to abstain.", registry=registry)
         self.model = Gauge("poise_model_info", "The model.", ["model", "weights_sha", "method"], registry=registry)
 
-    def observe_answers(self, answers: Answers) -> None:
+    def observe_answers(self, answers: Results) -> None:
         """Count the answers of one image."""
         for result in answers.values():
             self.confidence.observe(result.confidence)

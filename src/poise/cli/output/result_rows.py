@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from poise.results import Decision, Result
 from poise.text import printable, safe_cell
-
-if TYPE_CHECKING:
-    from poise.inference.results import Result
 
 Value = Callable[["Result"], object]
 
 
 _IN_SET = 5  # labels of a prediction set that the table shows
-_NUMBERS = ("confidence", "margin", "entropy", "match", "agreement")  # of a result
+_NUMBERS = ("confidence", "margin", "entropy", "match")  # of a result
 
 
 def _label(result: Result) -> str:
@@ -91,8 +89,6 @@ class Columns:
 
 
 def _decided(result: Result, threshold: float) -> Result:
-    from poise.inference.results import Decision
-
     answered = result.confidence >= threshold and result.rejected is None
     action: Literal["answer", "abstain"] = "answer" if answered else "abstain"
     return replace(result, decision=Decision(action, threshold, "Nothing is guaranteed: the threshold is your own."))
@@ -141,8 +137,6 @@ def as_lines(outcomes: Sequence[Any], columns: Columns) -> str:
 
 
 def _dicts(outcome: Any, columns: Columns) -> list[dict[str, Any]]:
-    from poise.inference.results import Result
-
     if not isinstance(outcome, dict):
         nothing = dict.fromkeys(field.name for field in fields(Result) if field.name != "calibrated")
         error = {"code": outcome.code, "message": outcome.message}

@@ -11,12 +11,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from poise import __version__
 from poise.backbones.fingerprint import fingerprint
 from poise.errors import DeadlineExceededError, PoiseError, ServiceUnavailableError
-from poise.inference.classifier import Answers
+from poise.results import Results
 from poise.serve.http import bodies, problems, schemas
 from poise.serve.http.middleware import Gate, Observe
 from poise.serve.http.openapi import errors, request_body
@@ -25,7 +26,7 @@ from poise.serve.service import Service
 from poise.serve.settings import Job, ServiceSettings
 
 _log = logging.getLogger(__name__)
-Outcome = Answers | BaseException
+Outcome = Results | BaseException
 
 
 def create_app(settings: ServiceSettings, service: Service | None = None) -> FastAPI:
@@ -124,10 +125,11 @@ def _add_classification(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/classify",
         operation_id="classify",
+        response_model=schemas.ClassifyResponse,
         **classified,
         openapi_extra=request_body(schemas.ClassifyRequest, "image"),
     )
-    async def classify(request: Request) -> schemas.ClassifyResponse:
+    async def classify(request: Request) -> Response:
         """Classify one image."""
         if bodies.is_form(request):
             body, files = await bodies.read_form(request, schemas.ClassifyRequest, "image", fields)
@@ -135,12 +137,17 @@ def _add_classification(app: FastAPI, service: Service) -> None:
             body = await bodies.read_json(request, schemas.ClassifyRequest)
             files = [bodies.decode(body.image)]
         planned, (answers,) = await _classify(request, service, files, body.job())
-        return schemas.ClassifyResponse(**_answered(request, service, planned), results=_results(_or_raise(answers)))
+        about = _about(request, service, planned)
+        return _as_json(schemas.ClassifyResponse(**about, results=_or_raise(answers)))
 
     @app.post(
-        "/v1/batch", operation_id="batch", **classified, openapi_extra=request_body(schemas.BatchRequest, "images")
+        "/v1/batch",
+        operation_id="batch",
+        response_model=schemas.BatchResponse,
+        **classified,
+        openapi_extra=request_body(schemas.BatchRequest, "images"),
     )
-    async def batch(request: Request) -> schemas.BatchResponse:
+    async def batch(request: Request) -> Response:
         """Classify several images; each has its own results or its own error."""
         files: Sequence[bytes | PoiseError]
         if bodies.is_form(request):
@@ -150,7 +157,7 @@ def _add_classification(app: FastAPI, service: Service) -> None:
             files = [_decoded(image) for image in body.images]
         planned, outcomes = await _classify(request, service, files, body.job())
         items = [_item(outcome, request, service) for outcome in outcomes]
-        return schemas.BatchResponse(**_answered(request, service, planned), items=items)
+        return _as_json(schemas.BatchResponse(**_about(request, service, planned), items=items))
 
     @app.post(
         "/v1/zero-shot-image-classification",
@@ -185,7 +192,7 @@ async def _classify(
     return planned, [next(outcomes) if isinstance(image, bytes) else image for image in images]
 
 
-async def _finished(request: Request, tasks: list[asyncio.Future[Answers]], seconds: float) -> list[Outcome]:
+async def _finished(request: Request, tasks: list[asyncio.Future[Results]], seconds: float) -> list[Outcome]:
     left: asyncio.Future[Any] = asyncio.create_task(_disconnected(request))
     everything: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
     try:
@@ -205,7 +212,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _answered(request: Request, service: Service, planned: PlannedJob) -> dict[str, Any]:
+def _about(request: Request, service: Service, planned: PlannedJob) -> dict[str, Any]:
     return {
         "request_id": request.state.request_id,
         "model": service.encoder.name,
@@ -215,19 +222,20 @@ def _answered(request: Request, service: Service, planned: PlannedJob) -> dict[s
     }
 
 
-def _results(answers: Answers) -> dict[str, schemas.ResultBody]:
-    return {name: schemas.ResultBody(**result.to_dict()) for name, result in answers.items()}
+def _as_json(body: BaseModel) -> Response:
+    """Return a response whose JSON is made here, once: FastAPI passes responses on as they are."""
+    return Response(body.model_dump_json(), media_type="application/json")
 
 
 def _item(outcome: Outcome, request: Request, service: Service) -> schemas.BatchItem:
     if not isinstance(outcome, BaseException):
-        return schemas.BatchItem(results=_results(outcome))
+        return schemas.BatchItem(results=outcome)
     error = problems.detail(outcome, request.state.request_id)
     service.metrics.rejected.labels(error["code"]).inc()
     return schemas.BatchItem(error=schemas.ErrorDetail(**error))
 
 
-def _or_raise(outcome: Outcome) -> Answers:
+def _or_raise(outcome: Outcome) -> Results:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

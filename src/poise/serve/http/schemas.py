@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from poise.results import Result
 from poise.serve.settings import Job
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -69,108 +70,83 @@ class ZeroShotRequest(BaseModel):
     )
 
     inputs: str = Field(description="An image file, in base64. Addresses and paths are not accepted.")
-    parameters: ZeroShotParameters
+    parameters: ZeroShotParameters = Field(description="The labels and options.")
 
 
 class ErrorDetail(BaseModel):
     """What went wrong, and what to do."""
 
     code: str = Field(description="Stable, for programs.", examples=["unreadable_image"])
-    message: str
-    hint: str
-    request_id: str
+    message: str = Field(description="What was given and what is accepted, for people.")
+    hint: str = Field(description="What to do about it; may be empty.")
+    request_id: str = Field(description="Of the request, for the server's log.")
 
 
 class ErrorResponse(BaseModel):
     """The body of every response that is not a success."""
 
-    error: ErrorDetail
-
-
-class DecisionBody(BaseModel):
-    """Whether an answer is confident enough to be used."""
-
-    action: Literal["answer", "abstain"]
-    threshold: float
-    guarantee: str
-
-
-class ResultBody(BaseModel):
-    """One method's answer for one image; see `poise.Result`."""
-
-    label: str
-    confidence: float
-    probabilities: dict[str, float] = Field(description="Of all labels, most probable first.")
-    entropy: float
-    margin: float
-    fallback: bool
-    degenerate: bool
-    match: float
-    agreement: float | None
-    notes: list[str]
-    raw_confidence: float | None = Field(description="Before calibration.")
-    prediction_set: list[str] | None
-    decision: DecisionBody | None
-    details: dict[str, Any] | None
+    error: ErrorDetail = Field(description="The error.")
 
 
 class ResponseBody(BaseModel):
     """What a response says about how its answers were computed."""
 
-    request_id: str
-    model: str
+    request_id: str = Field(description="Of the request, for the server's log.")
+    model: str = Field(description="The server's model.")
     calibrated: bool = Field(description="Whether the probabilities are those of the server's calibration.")
-    views: int
-    seed: int
+    views: int = Field(description="Views per image, the plain image included.")
+    seed: int = Field(description="Seed of the random views.")
 
 
 class ClassifyResponse(ResponseBody):
     """The answers for one image, by method."""
 
-    results: dict[str, ResultBody]
+    results: dict[str, Result] = Field(description="The answers by method.")
 
 
 class BatchItem(BaseModel):
     """The answers for one image, or the reason why there are none."""
 
-    results: dict[str, ResultBody] | None = None
-    error: ErrorDetail | None = None
+    results: dict[str, Result] | None = Field(
+        default=None, description="The answers by method; null if there is an error."
+    )
+    error: ErrorDetail | None = Field(default=None, description="Why there are no answers; null if there are.")
 
 
 class BatchResponse(ResponseBody):
     """One item for each image, in order."""
 
-    items: list[BatchItem]
+    items: list[BatchItem] = Field(description="One for each image, in order.")
 
 
 class ScoredLabel(BaseModel):
     """A label and its probability."""
 
-    score: float
-    label: str
+    score: float = Field(description="Probability of the label.")
+    label: str = Field(description="The label.")
 
 
 class ServedModel(BaseModel):
     """The model of this server, its defaults and its limits."""
 
-    name: str
-    fingerprint: str
-    device: str
-    dtype: str
+    name: str = Field(description="Name of the model.")
+    fingerprint: str = Field(description="Hash of its weights, preprocessing and tokenizer.")
+    device: str = Field(description="Where it runs.")
+    dtype: str = Field(description="Its number format.")
     labels: list[str] = Field(description="Labels of requests without labels.")
-    methods: list[str]
-    views: int
-    calibrated: bool
-    limits: dict[str, int | float]
+    methods: list[str] = Field(description="Methods of requests without methods.")
+    views: int = Field(description="Views per image of requests without views.")
+    calibrated: bool = Field(description="Whether the server has a calibration.")
+    limits: dict[str, int | float] = Field(description="The most that the server accepts, by name.")
 
 
 class ModelList(BaseModel):
     """The models of this server."""
 
-    models: list[ServedModel]
+    models: list[ServedModel] = Field(description="The models; a server has one.")
 
 
 class Health(BaseModel):
     """The state of the server."""
 
-    status: str
+    status: str = Field(description="starting, ready, draining or closed.")

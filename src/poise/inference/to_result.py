@@ -1,0 +1,82 @@
+"""From the arrays of one method's answer to a `Result`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from poise.inference.answers import Answer, Prediction
+from poise.inference.guarantees import Guarantees
+from poise.inference.heuristics import UNKNOWN, match
+from poise.results import Details, Result
+from poise.types import DualEncoder
+
+_TINY = 1e-300  # probabilities of 0 are raised to this
+_EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
+_ONE_LABEL = "there is one label only, so its probability is 1 for any image"
+
+
+def to_result(
+    prediction: Prediction,
+    method: str,
+    labels: tuple[str, ...],
+    encoder: DualEncoder,
+    guarantees: Guarantees | None,
+    reject: float | None,
+    details: bool,
+) -> Result:
+    """Return one method's answer for one image, calibrated if there are guarantees."""
+    answer = prediction.answers[method]
+    probs = answer.probs
+    added: dict[str, Any] = {"notes": prediction.notes + ((_ONE_LABEL,) if len(labels) == 1 else ())}
+    if guarantees:
+        probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
+        added |= {
+            "calibrated": calibrated,
+            "raw_confidence": float(answer.probs.max()),
+            "decision": guarantees.decision(method, answer.probs),
+        }
+        if guarantees.coverage is not None:
+            added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
+            added["notes"] += (_EMPTY,) if empty else ()
+    ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
+    best, top = next(iter(ranked)), list(ranked.values())
+    # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
+    matched = match(np.log(np.maximum(answer.init_probs, _TINY)), encoder.scale)
+    rejected = reject is not None and matched < reject
+    return Result(
+        label=UNKNOWN if rejected else best,
+        confidence=top[0],
+        probabilities=ranked,
+        entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
+        margin=top[0] - (top[1] if len(top) > 1 else 0.0),
+        method=method,
+        source=prediction.source,
+        fallback=answer.fallback,
+        degenerate=len(top) == 1,
+        match=matched,
+        rejected=best if rejected else None,
+        details=_details(answer, labels, encoder) if details else None,
+        **added,
+    )
+
+
+def _details(answer: Answer, labels: tuple[str, ...], encoder: DualEncoder) -> Details:
+    return Details(
+        init_probabilities=_by_label(labels, answer.init_probs),
+        target_probabilities=_by_label(labels, answer.target_probs),
+        view_confidences=tuple(answer.confidences.tolist()),
+        view_temperatures=tuple(answer.temperatures.tolist()),
+        view_labels=tuple(labels[at] for at in answer.view_labels),
+        selected_views=tuple(answer.selected.tolist()),
+        losses=tuple(answer.losses.tolist()),
+        logits=_by_label(labels, answer.logits),
+        scale=encoder.scale,
+        bias=encoder.bias,
+    )
+
+
+def _by_label(labels: tuple[str, ...], values: np.ndarray) -> dict[str, float]:
+    return dict(zip(labels, values.tolist(), strict=True))

@@ -1,0 +1,233 @@
+"""The answer for one image, as Python, the server, its client, `poise classify` and the demo page share it.
+
+This module imports neither torch nor fastapi, so that a client can use it. The comments below the fields are also the
+descriptions in the schema of the HTTP server, which is made from these classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from html import escape
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, UnreadableImageError
+
+_SHOWN = 10  # labels shown in a notebook
+_SCHEMA: dict[str, Any] = {  # read by pydantic, where the server describes its answers
+    "use_attribute_docstrings": True,
+    "json_schema_serialization_defaults_required": True,
+    "arbitrary_types_allowed": True,
+}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether an answer is confident enough to be used."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
+
+    action: Literal["answer", "abstain"]
+    """"answer" or "abstain"."""
+    threshold: float
+    """The lowest confidence, before calibration, that is answered."""
+    guarantee: str
+    """What holds for the answers, in words."""
+
+
+@dataclass(frozen=True)
+class Details:
+    """Intermediate results for one image."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
+
+    init_probabilities: dict[str, float]
+    """Probabilities under the initial prompt (zero-shot), by label."""
+    target_probabilities: dict[str, float]
+    """p_aug, the target of the views, under the tuned prompt, by label."""
+    view_confidences: tuple[float, ...]
+    """Top probability of each view under the initial prompt; view 0 is the plain image."""
+    view_temperatures: tuple[float, ...]
+    """Temperature by which the method divides each view's logits; 1 without CATS."""
+    view_labels: tuple[str, ...]
+    """The most probable label of each view under the tuned prompt."""
+    selected_views: tuple[int, ...]
+    """Indices of the views in the target, most confident first."""
+    losses: tuple[float, ...] = field(metadata={"json_schema_extra": {"items": {"type": ["number", "null"]}}})
+    """The loss at each step; in JSON null if it is not finite."""
+    logits: dict[str, float]
+    """Logits of the plain view under the tuned prompt, by label."""
+    scale: float
+    """The model's factor from cosine to logit."""
+    bias: float
+    """The constant that the model adds to each logit."""
+
+
+@runtime_checkable
+class PredictionSets(Protocol):
+    """Makes the prediction sets of one image, from its probabilities and a calibration."""
+
+    def set_at(self, coverage: float, score: str, per_class: bool) -> tuple[tuple[str, ...], bool]:
+        """Return the labels of the set, most probable first, and whether it would be empty otherwise."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer for one image.
+
+    Probabilities are relative to the labels and sum to 1: an image of something else still gets one of the labels,
+    unless `Classifier` was given ``reject``.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
+
+    label: str
+    """The most probable label; "unknown" if the image was rejected."""
+    confidence: float
+    """Probability of the most probable label."""
+    probabilities: dict[str, float]
+    """Probabilities of all labels, most probable first."""
+    entropy: float
+    """Entropy of the probabilities in nats, from 0 (certain) to log(number of labels)."""
+    margin: float
+    """Difference between the two largest probabilities."""
+    method: str
+    """The method's name."""
+    source: str
+    """The path, or <bytes>, <image>, <array>, <tensor>."""
+    fallback: bool
+    """Whether tuning gave NaN or Inf, so that this is the answer of the initial prompt."""
+    degenerate: bool
+    """Whether there is only one label, whose probability is 1 for any image."""
+    match: float
+    """Heuristic: how much better the image matches the best label than the labels on average, under the initial prompt
+    and in units of the cosine: log(C * MCM) for C labels, where MCM is the maximum concept matching score. Low values
+    suggest that the image shows something else. Comparable between images under the same labels and model."""
+    rejected: str | None = None
+    """The most probable label, if ``match`` is below ``reject``, so that ``label`` is "unknown"; otherwise None."""
+    notes: tuple[str, ...] = ()
+    """Changes when the image was read (first frame used, alpha blended with white, ...), and remarks."""
+    details: Details | None = None
+    """Intermediate results, if requested."""
+    raw_confidence: float | None = None
+    """Confidence before calibration; None if the classifier has no calibration."""
+    prediction_set: tuple[str, ...] | None = None
+    """Labels, most probable first, that contain the correct one for the share of images that was asked for as
+    ``coverage``; otherwise None."""
+    decision: Decision | None = None
+    """Whether to answer, if ``max_error`` was given; otherwise None."""
+    calibrated: PredictionSets | None = field(default=None, repr=False, compare=False, metadata={"exclude": True})
+    """What `set_at` needs; not part of JSON."""
+
+    def top(self, k: int = 5) -> list[tuple[str, float]]:
+        """Return the ``k`` most probable labels with their probabilities, best first."""
+        return list(self.probabilities.items())[:k]
+
+    def set_at(self, coverage: float, *, score: str = "lac", per_class: bool = False) -> tuple[str, ...]:
+        """Return the prediction set: labels that contain the correct one for this share of images, most probable first.
+
+        The guarantee holds on average over images like the calibration images. If no label is probable enough, the set
+        contains the most probable one.
+
+        Args:
+            coverage: the share, such as 0.9.
+            score: "lac" (the smallest sets on average), "aps" or "raps" (larger for images that are hard).
+            per_class: whether the guarantee is to hold for each class that has enough calibration images.
+
+        Raises:
+            InvalidOptionError: The classifier has no calibration, or it has too few images for this coverage.
+        """
+        if self.calibrated is None:
+            raise InvalidOptionError(
+                "This result has no prediction sets, because the classifier has no calibration.",
+                hint="Use Classifier(labels, calibration=...).",
+            )
+        return self.calibrated.set_at(coverage, score, per_class)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON, with None for numbers that are not finite."""
+        plain: dict[str, Any] = _plain(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Result:
+        """Read what `to_dict` returned, or a server sent; fields that a newer version adds are left out."""
+        found = _known(cls, values)
+        for name, kind in (("decision", Decision), ("details", Details)):
+            if found.get(name) is not None:
+                found[name] = kind(**_known(kind, found[name]))
+        return cls(**found)
+
+    def __str__(self) -> str:
+        """Return one line: source, label, confidence and method, and what was decided."""
+        label = self.rejected or self.label
+        return f"{self.source}: {label} {self.confidence:.3f} ({'; '.join(self._facts())})"
+
+    def _facts(self) -> list[str]:
+        """Return how the answer was made and what was decided, for people."""
+        facts = [self.method]
+        if self.raw_confidence is not None:
+            facts.append("calibrated")
+        if self.rejected:
+            facts.append(f"{self.label} (match {self.match:.3f})")
+        if self.prediction_set is not None:
+            facts.append("{" + ", ".join(self.prediction_set) + "}")
+        if self.decision is not None:
+            facts.append(self.decision.action)
+        return facts
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks with a bar for each of the most probable labels."""
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{escape(label)}</td><td>{prob:.3f}</td><td style='width:12em'>"
+            f"<div style='background:#4c72b0;height:0.8em;width:{100 * prob:.1f}%'></div></td></tr>"
+            for label, prob in self.top(_SHOWN)
+        )
+        more = len(self.probabilities) - _SHOWN
+        rest = f"<tr><td colspan='3' style='text-align:left'>and {more} more</td></tr>" if more > 0 else ""
+        caption = "; ".join([self.source, *self._facts()])
+        return f"<table><caption>{escape(caption)}</caption>{rows}{rest}</table>"
+
+
+Results = dict[str, Result]  # of one image, by method
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image without an answer, and the reason."""
+
+    source: str
+    """The path, the dataset's id, or ``<bytes>``, ``<image>``, ``<array>``, ``<tensor>``."""
+    code: str
+    """A stable error code, such as "unreadable_image" or "non_finite"."""
+    message: str
+    """The problem and how to solve it."""
+
+    def error(self) -> PoiseError:
+        """Return the exception that this failure is where an image must have an answer."""
+        kinds: dict[str, type[PoiseError]] = {kind.code: kind for kind in (UnreadableImageError, CalibrationImageError)}
+        return kinds.get(self.code, PoiseError)(self.message, code=self.code)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: dataclasses as dicts without what is internal, and numbers that are finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value):
+        return {row.name: _plain(getattr(value, row.name)) for row in fields(value) if not row.metadata.get("exclude")}
+    return value
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a class's fields; the lists of JSON become tuples, and null in them a number."""
+    names = (row.name for row in fields(kind) if row.name in values and not row.metadata.get("exclude"))
+    return {name: _read(values[name]) for name in names}
+
+
+def _read(value: Any) -> Any:
+    return tuple(math.nan if item is None else item for item in value) if isinstance(value, list) else value
