@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from poise.terminal import styled
+from poise.text import printable
+
 EVERY = 30.0  # seconds between lines
 
 
@@ -31,9 +34,11 @@ def progress_bar(label: str, total: int, done: int = 0, *, quiet: bool = False) 
     elif not sys.stderr.isatty():
         yield _Lines(label, total, done)
     else:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), speed_estimate_period=120, transient=True) as bar:
-            task = bar.add_task(label, total=total, completed=done)
+        label_column = TextColumn("{task.description}", markup=False)
+        columns = (label_column, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        console = Console(file=styled(sys.stderr))
+        with Progress(*columns, console=console, speed_estimate_period=120, transient=True) as bar:
+            task = bar.add_task(printable(label), total=total, completed=done)
             yield lambda images: bar.update(task, advance=images)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from unicodedata import category
 
@@ -28,14 +29,24 @@ def as_utf8(name: str) -> str:
 def printable(text: str) -> str:
     r"""Escape control and format characters, which could move the cursor, change colours or reverse the text.
 
+    Escapes are those of JSON, so that printed JSON keeps its meaning.
+
     >>> printable("cat\x1b[31m \u202egod")
-    'cat\\x1b[31m \\u202egod'
+    'cat\\u001b[31m \\u202egod'
     """
-    return "".join(_escaped(character) if category(character) in ("Cc", "Cf") else character for character in text)
+    if text.isprintable():
+        return text
+    return "".join(_escaped(character) if category(character) in _CONTROL else character for character in text)
+
+
+_CONTROL = ("Cc", "Cf", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"  # between letters of some scripts and parts of emoji; they change nothing else
 
 
 def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode() if ord(character) > 0xFF else f"\\x{ord(character):02x}"
+    if character in _JOINERS:
+        return character
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def counted(number: int, noun: str) -> str:
@@ -49,11 +60,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def safe_cell(value: object) -> object:
-    """Prepend an apostrophe to text that a spreadsheet would evaluate as a formula.
+    """Escape text as `printable` does, and prepend an apostrophe to what a spreadsheet would evaluate as a formula.
 
     >>> safe_cell("=1+1"), safe_cell(-1.5), safe_cell("kld+cats")
     ("'=1+1", -1.5, 'kld+cats')
     """
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    value = printable(value)
+    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import Annotated
 
@@ -20,8 +19,10 @@ from poise.cli.commands.fit import convert_app
 from poise.cli.commands.listing import list_names
 from poise.cli.commands.serve import serve
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
+from poise.cli.output.verbose import remark
 from poise.cli.typer_app import Commands
 from poise.errors import PoiseError, StorageError, reason_of
+from poise.terminal import guard
 from poise.threads import set_threads
 
 app = Commands(
@@ -66,15 +67,13 @@ def root(
 
 def main() -> None:
     """Run the command; an expected error prints one message and no traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may contain any bytes
+    guard()
     try:
         app()
     except PoiseError as error:
-        typer.echo(f"poise: {error}", err=True)
+        remark(str(error))
         sys.exit(WRITE_FAILED if isinstance(error, StorageError) else USAGE)
     except OSError as error:  # failed reads are PoiseErrors; the others are nearly always failed writes
         where = f"'{error.filename}'" if error.filename else "the output"
-        typer.echo(f"poise: Can't use {where}: {reason_of(error)}.", err=True)
+        remark(f"Can't use {where}: {reason_of(error)}.")
         sys.exit(WRITE_FAILED)

@@ -29,6 +29,7 @@ from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.cli.typer_app import Commands
 from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import StorageError
+from poise.terminal import styled
 from poise.text import counted
 
 if TYPE_CHECKING:
@@ -231,9 +232,10 @@ def _print(tables: list[Table], output: str, out: Path | None) -> None:
     from poise.files import write_atomic
     from poise.report.tables.formats import render
 
-    text = render(tables, output, colour=out is None and sys.stdout.isatty())
+    colour = out is None and sys.stdout.isatty()
+    text = render(tables, output, colour=colour)
     if out is None:
-        typer.echo(text, nl=not text.endswith("\n"))
+        typer.echo(text, nl=not text.endswith("\n"), file=styled(sys.stdout) if colour else None)
     else:
         write_atomic(out, text.encode())
         typer.echo(str(out))

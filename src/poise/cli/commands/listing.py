@@ -13,6 +13,7 @@ import typer
 from poise.defaults import DEFAULT_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.report.tables.table import Line, Table
+from poise.terminal import styled
 
 
 def show(table: Table) -> None:
@@ -21,7 +22,7 @@ def show(table: Table) -> None:
 
     on_screen = sys.stdout.isatty()
     width = {"width": shutil.get_terminal_size().columns} if on_screen else {}
-    typer.echo(terminal([table], colour=on_screen, **width), nl=False)
+    typer.echo(terminal([table], colour=on_screen, **width), file=styled(sys.stdout), nl=False)
 
 
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], *notes: str) -> Table:

@@ -118,7 +118,7 @@ def as_table(outcomes: Sequence[Any], columns: Columns) -> str:
         for at, result in enumerate(row):
             cells = [image if at == 0 else "", *(value(result) or "" for value in shown.values())]
             table.add_row(*(Text(printable(str(cell))) for cell in cells))  # not markup: a label may have [brackets]
-    below += dict.fromkeys(result.decision.guarantee for result in results if result.decision)
+    below += dict.fromkeys(printable(result.decision.guarantee) for result in results if result.decision)
     buffer, terminal = io.StringIO(), sys.stdout.isatty()
     Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
     return "\n".join([buffer.getvalue().rstrip("\n"), *below, ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.cli.output import result_rows
 from poise.errors import InvalidOptionError, PoiseError
 from poise.files import storage_errors, write_atomic
+from poise.terminal import styled
 from poise.text import counted
 
 LINES = "jsonl"
@@ -65,7 +67,7 @@ class Sink:
             return
         text = result_rows.RENDER[self.format](self._outcomes, self.columns)
         if self.path is None:
-            _echo(text)
+            _echo(text, styled(sys.stdout) if self.format == "table" else None)
         else:
             write_atomic(self.path, text.encode("utf-8", "backslashreplace"))
 
@@ -147,6 +149,6 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _echo(text: str) -> None:
+def _echo(text: str, file: TextIO | None = None) -> None:
     """Print text; file names that are not UTF-8 are escaped."""
-    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), nl=False)
+    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"), file=file, nl=False)

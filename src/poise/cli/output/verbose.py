@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from poise.errors import InvalidOptionError
+from poise.text import printable
 
 
 class _ToStderr(logging.Handler):
     """Prints records as the commands print remarks."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(f"poise: {self.format(record)}", err=True)
+        remark(self.format(record))
 
 
 _HANDLER = _ToStderr()
@@ -50,6 +51,6 @@ Quiet = Annotated[bool, typer.Option(callback=_set_quiet, help="Print no progres
 
 
 def remark(text: str, *, quiet: bool = False) -> None:
-    """Print something that is not a result to stderr."""
+    """Print one line that is not a result to stderr."""
     if not quiet:
-        typer.echo(f"poise: {text}", err=True)
+        typer.echo(f"poise: {printable(text)}", err=True)
