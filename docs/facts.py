@@ -202,6 +202,7 @@ GUIDES = {  # what a reader wants -> the page's title and file
     "use several machines": ("Clusters", "cluster.md"),
     "compare methods on your own labelled images": ("Your own dataset", "guides/own_dataset.md"),
     "minimise a loss of your own": ("Your own objective", "guides/own_objective.md"),
+    "put methods, metrics, datasets or models into a package": ("Your own package", "guides/own_package.md"),
 }
 
 

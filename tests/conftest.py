@@ -8,6 +8,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when huggingface_hub is imported
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("POISE_PLUGINS", "")  # packages that happen to be installed do not change the tests
 # Some virtual machines report AMX and trap its instructions, which ends the process of the first bfloat16 product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # an upper bound: older CPUs are not affected
 

@@ -37,6 +37,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
             "cluster",
             "guides/own_dataset",
             "guides/own_objective",
+            "guides/own_package",
             "guides/*",
         ],
     ),

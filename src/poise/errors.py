@@ -140,6 +140,12 @@ class MissingDependencyError(PoiseError, ImportError):
         )
 
 
+class PluginError(PoiseError, ImportError):
+    """A plug-in that can't be loaded."""
+
+    code = "plugin_failed"
+
+
 class StorageError(PoiseError, OSError):
     """Results can't be written because the disk is full or read-only; results written before are not affected."""
 

@@ -1,4 +1,4 @@
-"""A registry of named objects, and the check of options that rows take."""
+"""A registry of named objects, to which plug-ins add their own, and the check of options that rows take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
+from poise import plugins
 from poise.errors import InvalidOptionError, UnknownNameError
 
 T = TypeVar("T")
@@ -14,6 +15,8 @@ T = TypeVar("T")
 
 class Registry(Generic[T]):
     """Named objects of one kind; duplicate and unknown names raise errors.
+
+    Plug-ins are loaded by the first question that they could answer: for a name that is not there, or for all names.
 
     >>> colours = Registry[int]("colour")
     >>> _ = colours.add("red")(0xFF0000)
@@ -38,10 +41,9 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """Return the entry of ``name``."""
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise UnknownNameError.of(self.kind, name, self._entries) from None
+        if name not in self:
+            raise UnknownNameError.of(self.kind, name, self._entries)
+        return self._entries[name]
 
     def remove(self, name: str) -> None:
         """Remove the entry of ``name``, for example to register another version in a notebook."""
@@ -50,13 +52,16 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Return all names in the order of registration."""
+        plugins.load()
         return list(self._entries)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            plugins.load()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self.names())
 
 
 def check_options(make: Callable[..., Any], values: Mapping[str, Any], owner: str) -> None:

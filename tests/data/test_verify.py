@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,18 @@ runner = CliRunner()
 
 
 @pytest.fixture
-def known_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def known_counts() -> Iterator[None]:
     """The catalogue with the counts of the small trees: one image per class."""
-    from dataclasses import replace
+    rows = [data.row(name) for name in data.names()]
 
-    from poise.data.catalog import ROWS
+    def register(rows: list[data.DatasetRow]) -> None:
+        for row in rows:
+            data.datasets.remove(row.name)
+            data.register(row)
 
-    for name, row in ROWS.items():
-        monkeypatch.setitem(ROWS, name, replace(row, images=row.classes))
+    register([replace(row, images=row.classes) for row in rows])
+    yield
+    register(rows)
 
 
 @pytest.mark.usefixtures("known_counts")

@@ -15,7 +15,7 @@ pytest.importorskip("sybil", reason="install the 'test' extra")
 
 from poise import methods, metrics
 from poise.backbones.load import models
-from poise.data import catalog
+from poise.data import datasets, readers, schemes
 from poise.inference import classifier
 from poise.objectives import objectives
 from poise.posthoc import posthoc
@@ -68,16 +68,15 @@ def page_folder(prepared: Path, commands: Path, tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv(option, value)
     monkeypatch.setattr(classifier, "load_model", functools.cache(classifier.load_model))
     monkeypatch.setitem(classifier.Classifier.__init__.__kwdefaults__, "views", 6)
-    known = [(registry, set(registry.names())) for registry in (objectives, rules, posthoc, methods.methods, models)]
-    measures, datasets = set(metrics.names()), set(catalog.ROWS)
+    registries = (objectives, rules, posthoc, methods.methods, models, datasets, readers, schemes)
+    known = [(registry, set(registry.names())) for registry in registries]
+    measures = set(metrics.names())
     yield
     for registry, before in known:
         for name in set(registry.names()) - before:
             registry.remove(name)
     for name in set(metrics.names()) - measures:
         metrics.unregister(name)
-    for name in set(catalog.ROWS) - datasets:
-        del catalog.ROWS[name]
 
 
 SLOW = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from poise.data.catalog import ROWS
+from poise.data.catalog import datasets, row
 from poise.errors import InvalidOptionError
 from poise.rules import CosineHead, StreamRule, rules
 from poise.testing import STREAM_RULE_CHECKS, parametrize_checks
@@ -106,9 +106,9 @@ def test_bad_options_are_refused(name: str, options: dict[str, object]) -> None:
 
 def test_published_values_are_known_for_each_dataset() -> None:
     assert make("tda").published("dtd") == {}
-    for dataset in ROWS:
+    for dataset in datasets:
         values = make("boostadapter", values="published").published(dataset)
-        assert values["pooled"] == ROWS[dataset].shift
+        assert values["pooled"] == row(dataset).shift
         make("boostadapter", **values)
     assert make("tda", values="published").published("imagenet-sketch") == {
         "alpha": 2.363,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from poise.cli.exit_codes import USAGE, WRITE_FAILED
 from poise.cli.output.verbose import remark
 from poise.cli.typer_app import Commands
 from poise.errors import PoiseError, StorageError, reason_of
+from poise.plugins import IMPORT
 from poise.terminal import guard
 from poise.threads import set_threads
 
@@ -60,8 +62,21 @@ def root(
             show_envvar=False,
         ),  # POISE_VERSION may be a version, as in containers
     ] = False,
+    imported: Annotated[
+        str,
+        typer.Option(
+            "--import",
+            metavar="FILE_OR_MODULE",
+            envvar=IMPORT,
+            allow_from_autoenv=False,
+            help="Import a Python file or module that registers methods, metrics, datasets, models and so on; "
+            f"several are separated by '{os.pathsep}'. Packages with the entry point `poise.plugins` need no option.",
+        ),
+    ] = "",
 ) -> None:
     """Trustworthy confidence for CLIP-like vision-language models."""
+    if imported:
+        os.environ[IMPORT] = imported  # for the processes that this one starts, too
     set_threads()  # before torch is imported; --threads of a command comes later
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+from poise import plugins
 from poise.errors import ClusterUnavailableError, InvalidOptionError, MissingDependencyError, reason_of
 
 _TIMEOUT = 5  # seconds to reach the address; Ray itself would try for minutes
@@ -26,7 +27,9 @@ def connect(address: str = "") -> Any:
     if address not in ("", "auto", "local"):
         _check_address(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns unless it is set
-    options = {} if address else {"include_dashboard": False}
+    options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    if address and (variables := plugins.variables()):  # a cluster that runs already does not have them
+        options["runtime_env"] = {"env_vars": variables}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # no cluster, or another version of Ray or Python; Ray also raises plain Exceptions

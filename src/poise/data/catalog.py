@@ -1,7 +1,7 @@
-"""The 15 benchmarks, one row each: names, counts, folders on disk, and settings of the published protocols.
+"""The registry of datasets, and the rows of the 15 benchmarks: counts, folders, settings of the published protocols.
 
 Folders, counts and class names follow the layouts of CoOp (``$DATA``) and TPT, and torchvision's downloads. To add a
-dataset, add one row here and one line to ``tests/data/trees.py``.
+benchmark, add one row here and one line to ``tests/data/trees.py``; your own package calls `register`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from poise.data.edits import Edit, caltech_names, eurosat_names, lower_case, reverse_parts, split_camel_case, tidy
-from poise.errors import UnknownNameError
+from poise.registry import Registry
 
-Reader = Literal["split", "variants", "wnids"]
 Protocol = Literal["tpt", "c-tpt"]
 
 
@@ -31,15 +30,15 @@ class DatasetRow:
 
     name: str
     title: str
-    heading: str  # column heading in the paper's tables
+    heading: str  # column heading in tables
     classes: int
     images: int  # number of images in the test split
-    class_hash: str  # `hash_names` of the published class names in label order
     places: tuple[Location, ...]
-    accuracy: float  # published zero-shot accuracy of CLIP ViT-B/16
     licence: str
     get: str  # where to download it
-    reader: Reader = "split"  # CoOp's JSON; "variants": Aircraft's text files; "wnids": a folder per ImageNet class
+    class_hash: str = ""  # `hash_names` of the published class names in label order; "" if there are none
+    accuracy: float | None = None  # published zero-shot accuracy of CLIP ViT-B/16, to warn if labels look permuted
+    reader: str = "split"  # a row of `poise.data.opening.readers`
     split_file: str = ""
     split_drive: str = ""  # id of the split file on CoOp's Google Drive
     wnids: str = "imagenet"  # timm's list of the dataset's classes
@@ -50,7 +49,6 @@ class DatasetRow:
     augmix: bool = True  # under TPT's protocol: on for fine-grained datasets, off for ImageNet and its shifts
     augmix_c_tpt: bool = True  # in the scripts of C-TPT and O-TPT, which also use it for the shifts
     shift: bool = False  # whether it is a distribution shift of ImageNet
-    group: Literal["fine-grained", "imagenet"] = "fine-grained"  # group in the paper's tables
 
     def augmix_under(self, protocol: Protocol) -> bool:
         """Return whether views are mixed with AugMix; the published protocols differ on ImageNet's shifts."""
@@ -68,7 +66,7 @@ def _places(coop: str, *tpt: str, torchvision: str = "") -> tuple[Location, ...]
 
 
 # fmt: off
-_CATALOGUE = (
+FINE_GRAINED = (  # in the order of the paper's tables
     DatasetRow(
         name="aircraft", title="FGVC Aircraft", heading="Air", classes=100, images=3333, class_hash="db2b24f058c53b87",
         reader="variants", accuracy=0.239, torchvision="FGVCAircraft",
@@ -138,60 +136,65 @@ _CATALOGUE = (
         split_file="split_zhou_UCF101.json", split_drive="1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y", licence="research",
         get="https://drive.google.com/file/d/10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O (middle frames)",
     ),
+)
+IMAGENET = (  # and its shifts
     DatasetRow(
         name="imagenet", title="ImageNet", heading="I", classes=1000, images=50000, class_hash="bbb03b5ee8f22041",
-        group="imagenet", reader="wnids", accuracy=0.667, augmix=False, augmix_c_tpt=False,
+        reader="wnids", accuracy=0.667, augmix=False, augmix_c_tpt=False,
         places=_places("imagenet/images/{split}", "ImageNet/{split}"),
         licence="ImageNet terms: non-commercial research",
         get="https://image-net.org (ILSVRC 2012 validation images, in a folder per class)",
     ),
     DatasetRow(
         name="imagenet-a", title="ImageNet-A", heading="I-A", classes=200, images=7500, class_hash="526dc1fd035e7519",
-        group="imagenet", reader="wnids", wnids="imagenet_a", accuracy=0.478, augmix=False, shift=True,
+        reader="wnids", wnids="imagenet_a", accuracy=0.478, augmix=False, shift=True,
         places=_places("imagenet-adversarial/imagenet-a", "imagenet-a"), licence="MIT (code); images as published",
         get="https://github.com/hendrycks/natural-adv-examples",
     ),
     DatasetRow(
         name="imagenet-v2", title="ImageNet-V2", heading="I-V2", classes=1000, images=10000,
-        class_hash="bbb03b5ee8f22041", group="imagenet", reader="wnids", accuracy=0.608, augmix=False, shift=True,
+        class_hash="bbb03b5ee8f22041", reader="wnids", accuracy=0.608, augmix=False, shift=True,
         places=_places("imagenetv2/imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency-format-val"),
         licence="MIT", get="https://github.com/modestyachts/ImageNetV2 (matched frequency)",
     ),
     DatasetRow(
         name="imagenet-r", title="ImageNet-R", heading="I-R", classes=200, images=30000, class_hash="69b2c445e9f21cea",
-        group="imagenet", reader="wnids", wnids="imagenet_r", accuracy=0.740, augmix=False, shift=True,
+        reader="wnids", wnids="imagenet_r", accuracy=0.740, augmix=False, shift=True,
         places=_places("imagenet-rendition/imagenet-r", "imagenet-r"), licence="MIT (code); images as published",
         get="https://github.com/hendrycks/imagenet-r",
     ),
     DatasetRow(
         name="imagenet-sketch", title="ImageNet-Sketch", heading="I-S", classes=1000, images=50889,
-        class_hash="bbb03b5ee8f22041", group="imagenet", reader="wnids", accuracy=0.461, augmix=False, shift=True,
+        class_hash="bbb03b5ee8f22041", reader="wnids", accuracy=0.461, augmix=False, shift=True,
         places=_places("imagenet-sketch/images", "ImageNet-Sketch/sketch", "ImageNet-Sketch"), licence="as published",
         get="https://github.com/HaohanWang/ImageNet-Sketch",
     ),
 )
 # fmt: on
 
-ROWS = {row.name: row for row in _CATALOGUE}
+datasets: Registry[DatasetRow] = Registry("dataset")
+row = datasets.get
 
 
-def names(group: str = "") -> list[str]:
-    """Return the names of all datasets, or of one group, in the order of the paper's tables."""
-    return [name for name in ROWS if not group or ROWS[name].group == group]
+def register(dataset: DatasetRow) -> DatasetRow:
+    """Register a dataset by its name for the command line, the benchmark, tables and figures."""
+    return datasets.add(dataset.name)(dataset)
 
 
-def row(name: str) -> DatasetRow:
-    """Return the row of the dataset ``name``."""
-    if name not in ROWS:
-        raise UnknownNameError.of("dataset", name, ROWS)
-    return ROWS[name]
+for _row in (*FINE_GRAINED, *IMAGENET):
+    register(_row)
+
+
+def names() -> list[str]:
+    """Return the names of all datasets: those of the paper in the order of its tables, then those of plug-ins."""
+    return datasets.names()
 
 
 def heading(name: str) -> str:
-    """Return the column heading of a dataset: the paper's, or the name if it is not in the catalogue."""
-    return ROWS[name].heading if name in ROWS else name
+    """Return the column heading of a dataset: that of its row, or the name if it has none."""
+    return row(name).heading if name in datasets else name
 
 
-def in_order(datasets: Sequence[str]) -> list[str]:
+def in_order(chosen: Sequence[str]) -> list[str]:
     """Return the datasets in the order of the catalogue, followed by those that are not in it."""
-    return [*(name for name in ROWS if name in datasets), *(name for name in datasets if name not in ROWS)]
+    return [*(name for name in datasets if name in chosen), *(name for name in chosen if name not in datasets)]

@@ -1,24 +1,51 @@
-"""Opens datasets by name."""
+"""Opens datasets by name, with the readers of the catalogue's rows and the schemes of all other images."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from poise.data.catalog import ROWS, DatasetRow, Protocol
+from poise.data.catalog import DatasetRow, Protocol, datasets
 from poise.data.folder import open_folder
 from poise.data.hub_datasets import open_hub
-from poise.data.items import ImageSet, draw_shots
+from poise.data.items import ImageSet, Item, draw_shots
 from poise.data.locations import check_root
 from poise.data.shards import open_shards
 from poise.data.splits import SPLITS, open_split, open_variants
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
 from poise.files import hash_names
+from poise.registry import Registry
 from poise.text import as_utf8, counted
 
-READERS = {"split": open_split, "variants": open_variants, "wnids": open_wnids}
-SCHEMES = {"folder": open_folder, "wds": open_shards, "hf": open_hub}
+# A reader returns the class names in label order, the items of a split, and the layout and folder where they are.
+Reader = Callable[[DatasetRow, Path, str], tuple[tuple[str, ...], list[Item], str, Path]]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A kind of images that need no row: ``SCHEME:PATH``."""
+
+    form: str  # an example of a name
+    about: str
+    open: Callable[[str], ImageSet]  # called with what follows the colon
+
+
+readers: Registry[Reader] = Registry("reader of datasets")
+readers.add("split")(open_split)  # CoOp's JSON file
+readers.add("variants")(open_variants)  # Aircraft's text files
+readers.add("wnids")(open_wnids)  # a folder per ImageNet class
+schemes: Registry[Scheme] = Registry("scheme of datasets")
+schemes.add("folder")(Scheme("folder:/path", "one folder per class", open_folder))
+schemes.add("wds")(Scheme("wds:/path/{000..012}.tar", "a webdataset", open_shards))
+schemes.add("hf")(Scheme("hf:org/name:split", "a Hugging Face dataset", open_hub))
+
+
+def has_scheme(name: str) -> bool:
+    """Return whether ``name`` is a scheme and what it opens, rather than a name of the catalogue."""
+    scheme, _, path = name.partition(":")
+    return bool(path) and scheme in schemes
 
 
 def open_dataset(
@@ -57,16 +84,16 @@ def open_dataset(
 def _open(
     name: str, root: str | Path | None, split: str, shots: int | None, seed: int, protocol: Protocol, strict: bool
 ) -> ImageSet:
-    scheme, _, path = name.partition(":")
-    if scheme in SCHEMES and path:
+    if has_scheme(name):
         if split != "test":
             raise InvalidOptionError(f"'{name}' has no split '{split}'.", hint="Name the other folder.")
-        images = SCHEMES[scheme](path)
+        scheme, _, path = name.partition(":")
+        images = schemes.get(scheme).open(path)
         return images if shots is None else replace(images, items=tuple(draw_shots(images.items, shots, seed)))
-    if name not in ROWS:
-        raise UnknownNameError.of("dataset", name, [*ROWS, *(f"{known}:..." for known in SCHEMES)])
-    row = ROWS[name]
-    classes, items, layout, folder = READERS[row.reader](row, check_root(root), split)
+    if name not in datasets:
+        raise UnknownNameError.of("dataset", name, [*datasets, *(f"{known}:..." for known in schemes)])
+    row = datasets.get(name)
+    classes, items, layout, folder = readers.get(row.reader)(row, check_root(root), split)
     if strict:
         check_classes(row, classes, folder)
     return ImageSet(
@@ -97,7 +124,7 @@ def check_classes(row: DatasetRow, classes: tuple[str, ...], folder: Path) -> No
             f"{row.title} in '{folder}' has {counted(len(classes), 'class')}; published results have {row.classes}.",
             hint="Use the published split file, or open it with strict=False.",
         )
-    if hash_names(classes) != row.class_hash:
+    if row.class_hash and hash_names(classes) != row.class_hash:
         raise InvalidDatasetError(
             f"The class names of {row.title} in '{folder}', or their order, are not the published ones "
             f"(hash {hash_names(classes)}, published {row.class_hash}).",

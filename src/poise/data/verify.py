@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from poise.data.catalog import ROWS, DatasetRow, names, row
+from poise.data.catalog import DatasetRow, datasets, names, row
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
 from poise.data.locations import ABSENT, check_root, how_to_get
@@ -52,7 +52,7 @@ def check(
         pixels: Hashes of pixels (`poise.images.LoadedImage.key`) by id. All these images are decoded, and must be there
             with the same pixels.
     """
-    known = ROWS.get(name)
+    known = row(name) if name in datasets else None
     try:
         dataset = open_dataset(name, root)
     except InvalidDatasetError as error:

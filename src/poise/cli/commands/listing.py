@@ -101,18 +101,18 @@ def _models() -> Table:
 
 def datasets() -> Table:
     """Return the known datasets: classes, test images, AugMix under both published protocols, licence."""
-    from poise import data
+    from poise.data.catalog import datasets as registered
+    from poise.data.opening import schemes
 
     rows = []
-    for name in data.names():
-        row = data.row(name)
+    for row in map(registered.get, registered):
         # Only ImageNet's shifts differ between TPT's scripts and those of C-TPT and O-TPT.
         augmix = "c-tpt" if row.augmix != row.augmix_c_tpt else "on" if row.augmix else "off"
         rows.append((row.name, row.heading, row.classes, row.images, augmix, row.title, row.licence))
     return _table(
         ("Name", "Heading", "Classes", "Images", "AugMix", "Title", "Licence"),
         rows,
-        "Also: folder:/path (one folder per class), wds:/path/{000..012}.tar, hf:org/name:split.",
+        f"Also: {', '.join(f'{row.form} ({row.about})' for row in map(schemes.get, schemes))}.",
         "AugMix c-tpt: off under TPT's protocol, on under that of C-TPT and O-TPT.",
     )
 
@@ -158,6 +158,17 @@ def _formats() -> Table:
     return _table(("Name", "Description"), ((name, formats.get(name).about) for name in formats))
 
 
+def _plugins() -> Table:
+    from poise import plugins
+
+    rows = ((row.name, row.package or "-", row.module) for row in plugins.found())
+    return _table(
+        ("Name", "Package", "Module"),
+        rows,
+        f"The variable {plugins.CHOICE} names the ones of packages that are loaded, with commas; all if it is not set.",
+    )
+
+
 LISTS: dict[str, Callable[[], Table]] = {
     "models": _models,
     "methods": _methods,
@@ -171,6 +182,7 @@ LISTS: dict[str, Callable[[], Table]] = {
     "posthoc": _posthoc,
     "figures": _figures,
     "formats": _formats,
+    "plugins": _plugins,
 }
 
 

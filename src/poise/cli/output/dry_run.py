@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def show_configuration(config: RunConfig, settings: Settings) -> None:
     """Check and print the configuration of a run; data are not read, and weights only for a relative lr."""
     from poise.data import catalog
-    from poise.data.opening import SCHEMES
+    from poise.data.opening import has_scheme
     from poise.errors import ModelNotFoundError
     from poise.evaluate.engines import engines
     from poise.evaluate.held_out import remaining
@@ -25,7 +25,7 @@ def show_configuration(config: RunConfig, settings: Settings) -> None:
 
     engines.get(settings.engine)
     resolved = resolve(config)
-    rows = {name: catalog.row(name) for name in resolved.datasets if name.partition(":")[0] not in SCHEMES}
+    rows = {name: catalog.row(name) for name in resolved.datasets if not has_scheme(name)}
     templates = {row.template for row in rows.values()}
     templates |= {DEFAULT_TEMPLATE} if len(rows) < len(resolved.datasets) else set()
     typer.echo(f"{config.run_id}  {config.title}".rstrip())

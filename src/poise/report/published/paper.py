@@ -14,10 +14,10 @@ from poise.data import catalog
 PAPER = "Choi et al., Rethinking the Test-Time Prompt Tuning Objective from the Perspective of Calibration"
 MODEL = "CLIP ViT-B/16"
 
-FINE_GRAINED = tuple(catalog.names("fine-grained"))
+FINE_GRAINED = tuple(row.name for row in catalog.FINE_GRAINED)
 WITHOUT_SUN = tuple(name for name in FINE_GRAINED if name != "sun397")
-IMAGENET = tuple(catalog.names("imagenet"))
-SHIFTS = tuple(name for name in IMAGENET if catalog.row(name).shift)
+IMAGENET = tuple(row.name for row in catalog.IMAGENET)
+SHIFTS = tuple(row.name for row in catalog.IMAGENET if row.shift)
 
 
 @dataclass(frozen=True)
