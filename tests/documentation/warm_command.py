@@ -14,6 +14,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from poise import plugins
+
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
@@ -71,6 +73,7 @@ def _answer(client: socket.socket, main) -> int:
     os.environ.clear()
     os.environ.update(told["env"])
     sys.argv = told["argv"]
+    plugins.load = plugins.Loader()  # as in a new process, by its variables
     try:
         main()
         code = 0
