@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import poise
 from poise.demo.answering import PANELS, Question, Upload, answer, split_labels
+from poise.demo.layout import _banner
 from poise.errors import InvalidLabelsError
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
@@ -68,7 +70,7 @@ def test_zero_shot_alone(service, upload) -> None:
 
 
 def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
-    rng = __import__("numpy").random.default_rng(2)
+    rng = np.random.default_rng(2)
     images = list(rng.integers(0, 256, (40, 24, 24, 3), "uint8"))
     plain = poise.Classifier(LABELS, service.encoder, "zero-shot", views=8)
     calibration = plain.calibrate(images, (LABELS * 14)[:40])
@@ -80,15 +82,46 @@ def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
         last = everything(other, question)[-1]
         want = poise.Classifier(LABELS, service.encoder, "zero-shot", views=8, calibration=calibration)(image)
         assert bars(last["answer"])["zero-shot", want.label] == pytest.approx(want.confidence, abs=1e-6)
+        # Calibrated and raw numbers are never side by side, so the call gives all numbers of the page.
+        assert {method for method, _ in bars(last["answer"])} == {"zero-shot"}
+        assert "Not shown: tpt" in last["answer"]
         assert "guaranteed" in last["advice"]
         assert "--calibration calibration.json" in last["calls"]
-        off = everything(other, Question(upload, ",".join(LABELS), (), calibrated=False))[-1]
+        assert "--method zero-shot" in last["calls"]
+        off = everything(other, Question(upload, ",".join(LABELS), ("tpt",), calibrated=False))[-1]
+        raw = poise.Classifier(LABELS, service.encoder, ["zero-shot", "tpt"], views=8)(image)
+        for (method, label), prob in bars(off["answer"]).items():
+            assert prob == pytest.approx(raw[method].probabilities[label], abs=1e-6)
+        assert {method for method, _ in bars(off["answer"])} == set(raw)
         assert "switched off" in off["advice"]
         assert "uncalibrated=true" in off["calls"]
         others = everything(other, Question(upload, "cat, cow", (), calibrated=True))[-1]
         assert "for other labels" in others["advice"]
+        assert "Calibrated</b> with 40 images, for the labels cat, dog, fox, with zero-shot" in _banner(settings)
     finally:
         other.close()
+
+
+def test_a_calibration_without_zero_shot_shows_its_own_method_alone(service, image, upload) -> None:
+    images = list(np.random.default_rng(2).integers(0, 256, (40, 24, 24, 3), "uint8"))
+    tuned = poise.Classifier(LABELS, service.encoder, "tpt", views=4)
+    calibration = tuned.calibrate(images, (LABELS * 14)[:40])
+    other = Service(ServiceSettings.of_calibration(calibration, device="cpu"))
+    other.start()
+    try:
+        last = everything(other, Question(upload, ",".join(LABELS), (), calibrated=True))[-1]
+        want = poise.Classifier(LABELS, service.encoder, "tpt", views=4, calibration=calibration)(image)
+        assert {method for method, _ in bars(last["answer"])} == {"tpt"}
+        assert bars(last["answer"])["tpt", want.label] == pytest.approx(want.confidence, abs=1e-6)
+        assert "This is the answer of tpt." in last["answer"]
+    finally:
+        other.close()
+
+
+def test_a_long_label_is_explained_without_words_of_python(service, upload) -> None:
+    said = alert_of(service, Question(upload, "cat, " + "dog " * 90))
+    assert "Shorten the label or the prompt." in said
+    assert "on_long_label" not in said
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,18 @@ def test_numbers_on_the_page_are_those_of_the_classifier_and_of_the_call_that_it
             assert results[method]["probabilities"][label] == pytest.approx(prob, abs=1e-5)
 
 
+def test_an_answer_to_earlier_inputs_is_marked(page, file) -> None:
+    stale = "return getComputedStyle(document.querySelector('#poise-stale')).display !== 'none'"
+    ask(page, file, "coffee, tea")
+    wait(lambda: find(page, "#poise-views"))
+    assert page.execute_script(stale) is False
+    find(page, "#poise-labels textarea")[0].send_keys(", hot soup")
+    wait(lambda: page.execute_script(stale))
+    find(page, "#poise-run")[0].click()
+    wait(lambda: find(page, "#poise-answer [data-method='kld+cats'][data-label='hot soup']"))
+    assert page.execute_script(stale) is False
+
+
 def test_a_bad_file_and_missing_labels_are_explained(page, file: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.png"
     bad.write_text("this is not an image")
@@ -223,11 +235,6 @@ def test_everything_can_be_reached_by_keyboard(page, file: Path) -> None:
 
 def test_a_benchmark_run_is_shown_in_the_second_tab(page) -> None:
     next(tab for tab in find(page, "button[role=tab]") if "Benchmark" in tab.text).click()
-    menu = wait(
-        lambda: [box for box in find(page, "input[role=listbox], input[aria-label=Run]") if box.is_displayed()]
-    )[0]
-    menu.click()
-    wait(lambda: find(page, "[role=option]"))[0].click()
     frame = wait(lambda: find(page, "iframe.poise-run"))[0]
     page.switch_to.frame(frame)
     assert "Calibration error" in wait(lambda: find(page, "h2"))[0].text

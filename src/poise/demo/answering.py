@@ -17,7 +17,7 @@ from poise.demo.bars import answer_card
 from poise.demo.calls import Call, calls_card
 from poise.demo.example_rows import find_example, remark
 from poise.demo.kept_views import thumbnails, views_block
-from poise.demo.markup import alert, card, text
+from poise.demo.markup import alert, card, status, text
 from poise.errors import InvalidLabelsError, PoiseError, UnreadableImageError
 from poise.results import Result, Results
 from poise.serve.service import Service
@@ -68,7 +68,8 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
     except PoiseError as error:
         name = question.upload.name if question.upload else ""
         message = error.message.replace("<bytes>", name)  # what the queue calls an image
-        yield {**dict.fromkeys(PANELS, ""), "status": alert(message, error.hint)}
+        hint = re.sub(r", or let it be cut off \(.*\)", "", error.hint)  # who started the page may allow that
+        yield {**dict.fromkeys(PANELS, ""), "status": alert(message, hint)}
     except Exception:
         _log.exception("the page could not answer")
         said = alert("The page could not answer.", "The terminal in which it was started says why.")
@@ -82,45 +83,60 @@ class _Answering:
         if question.upload is None:
             raise UnreadableImageError("There is no image.", hint="Drop one, paste one, or choose an example.")
         self.image, self.file = question.upload.path.read_bytes(), question.upload.name
-        self.tuned = tuple(name for name in methods.every_name() if name in question.methods and name != ZERO)
+        settings, self.reason = service.settings, ""
+        self.calibration = settings.calibration if question.calibrated else None
+        if settings.calibration is not None and self.calibration is None:
+            self.reason = "The calibration of this page is switched off."
+        elif self.calibration is not None and self.labels != self.calibration.conditions.labels:
+            self.reason, self.calibration = "The calibration of this page is for other labels.", None
+        self.methods = tuple(name for name in methods.every_name() if name in (ZERO, *question.methods))
+        self.left_out: tuple[str, ...] = ()
+        if self.calibration is not None:  # calibrated and raw probabilities can't be compared
+            known = self.calibration.methods
+            self.left_out = tuple(name for name in self.methods if name not in known)
+            self.methods = tuple(name for name in self.methods if name in known) or (self.calibration.recommended,)
+        self.tuned = tuple(name for name in self.methods if name != ZERO)
 
     def steps(self) -> Iterator[Panels]:
         start = time.monotonic()
         while self.service.status == "starting":
-            yield {"status": _status("Loading the model …", seconds=time.monotonic() - start)}
+            yield {"status": status("Loading the model …", busy=True, seconds=time.monotonic() - start)}
             time.sleep(_TICK)
         start = time.monotonic()
-        future = self.service.submit(self.image, self._job((ZERO,)))
-        yield from _waiting(future, "Asking zero-shot", start)
-        answers = future.result()
-        seconds = {ZERO: time.monotonic() - start}
-        yield self._panels(answers, self.tuned, seconds)
+        answers: Results = {}
+        seconds: dict[str, float] = {}
+        if ZERO in self.methods:
+            future = self.service.submit(self.image, self._job((ZERO,)))
+            yield from _waiting(future, "Asking zero-shot", start)
+            answers |= future.result()
+            seconds[ZERO] = time.monotonic() - start
+            yield self._panels(answers, self.tuned, seconds)
         if self.tuned:
-            jobs = [self._job(names, details=True) for names in self._groups(self.tuned)]
-            for job in jobs:  # one after the other, so that nothing is left in the queue if the page is closed
-                future = self.service.submit(self.image, job)
-                yield from _waiting(future, f"Tuning on views of the image: {', '.join(job.methods)}", start)
-                answers |= future.result()
-            seconds |= {", ".join(self.tuned): time.monotonic() - start}
-            yield self._panels(answers, (), seconds) | {"views": self._views(answers, jobs[0])}
-
-    def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Split methods into those that the calibration contains and the others; a job is calibrated or not."""
-        groups = (tuple(name for name in names if self._calibrates(name) is used) for used in (True, False))
-        return [group for group in groups if group]
+            job = self._job(self.tuned, details=True)
+            future = self.service.submit(self.image, job)
+            yield from _waiting(future, f"Tuning on views of the image: {', '.join(self.tuned)}", start)
+            answers |= future.result()
+            seconds[", ".join(self.tuned)] = time.monotonic() - start
+            yield self._panels(answers, (), seconds) | {"views": self._views(answers, job)}
 
     def _panels(self, answers: Results, waiting: tuple[str, ...], seconds: dict[str, float]) -> Panels:
         results = list(answers.values())
         main = self._main(answers)
         example = find_example(self.image, self.labels)
         note = f'<p class="lesson">{text(remark(example, main))}</p>' if example and not waiting else ""
+        if self.left_out:
+            note += (
+                f'<p class="say">Not shown: {text(", ".join(self.left_out))}. The calibration has no such method, and '
+                "calibrated probabilities can't be compared with others. Switch it off in the options to compare "
+                "methods without it.</p>"
+            )
         done = "; ".join(f"{text(name)} after {number:.2f} s" for name, number in seconds.items())
         return {
-            "status": _status(f"Tuning {text(', '.join(waiting))} …", start=done) if waiting else _status(done),
+            "status": status(f"{done}. Tuning {text(', '.join(waiting))} …", busy=True) if waiting else status(done),
             "answer": answer_card(results, main, waiting, note=note),
-            "advice": advice_card(main, self._basis(main)),
+            "advice": advice_card(main, self._basis()),
             "views": "",
-            "calls": calls_card(self._call(tuple(answers) + waiting)),
+            "calls": calls_card(self._call()),
         }
 
     def _views(self, answers: Results, job: Job) -> str:
@@ -132,8 +148,7 @@ class _Answering:
         return card("How tuning got there", blocks, name="poise-views")
 
     def _main(self, answers: Results) -> Result:
-        calibration = self.service.settings.calibration
-        wanted = (calibration.recommended if calibration and self.question.calibrated else "", DEFAULT_METHOD)
+        wanted = (self.calibration.recommended if self.calibration else "", DEFAULT_METHOD)
         return next((answers[name] for name in wanted if name in answers), list(answers.values())[-1])
 
     def _job(self, names: tuple[str, ...], *, details: bool = False) -> Job:
@@ -145,37 +160,24 @@ class _Answering:
             views=asked.views,
             seed=asked.seed,
             details=details,
-            uncalibrated=not self._calibrates(names[0]),
+            uncalibrated=self.calibration is None,
         )
 
-    def _calibrates(self, method: str) -> bool:
-        calibration = self.service.settings.calibration
-        if calibration is None or not self.question.calibrated:
-            return False
-        return self.labels == calibration.conditions.labels and method in calibration.methods
+    def _basis(self) -> Basis:
+        if self.calibration is None:
+            return Basis(reason=self.reason)
+        return Basis(len(self.calibration), self.service.settings.coverage or COVERAGE)
 
-    def _basis(self, result: Result) -> Basis:
-        calibration = self.service.settings.calibration
-        if calibration is None:
-            return Basis()
-        if result.calibrated is not None:
-            return Basis(len(calibration), self.service.settings.coverage or COVERAGE)
-        if not self.question.calibrated:
-            return Basis(reason="The calibration of this page is switched off.")
-        other = self.labels != calibration.conditions.labels
-        return Basis(reason=f"The calibration of this page is for other {'labels' if other else 'methods'}.")
-
-    def _call(self, names: tuple[str, ...]) -> Call:
-        """Return the call with these methods; if some are calibrated, with those alone."""
+    def _call(self) -> Call:
+        """Return the call that gives all numbers of the page."""
         asked, settings = self.question, self.service.settings
-        names = self._groups(names)[0]
-        job = self.service.plan(self._job(names)).job
+        job = self.service.plan(self._job(self.methods)).job
         assert job.views is not None
         assert job.seed is not None
         return Call(
             file=self.file,
             labels=self.labels,
-            methods=names,
+            methods=self.methods,
             template=job.template,
             views=job.views,
             seed=job.seed,
@@ -195,7 +197,7 @@ def _waiting(future: Future[Results], doing: str, start: float) -> Iterator[Pane
     """Yield progress until the future is done; if the page is closed meanwhile, the future is cancelled."""
     try:
         while not future.done():
-            yield {"status": _status(f"{text(doing)} …", seconds=time.monotonic() - start)}
+            yield {"status": status(f"{text(doing)} …", busy=True, seconds=time.monotonic() - start)}
             try:
                 future.result(timeout=_TICK)
             except TimeoutError:
@@ -203,12 +205,3 @@ def _waiting(future: Future[Results], doing: str, start: float) -> Iterator[Pane
                     raise
     finally:
         future.cancel()
-
-
-def _status(message: str, *, start: str = "", seconds: float | None = None) -> str:
-    """Return the line about progress; a moving bar while something is computed."""
-    busy = seconds is not None or bool(start)
-    after = f' <span class="seconds">{seconds:.1f} s</span>' if seconds is not None else ""
-    before = f"{start}. " if start else ""
-    moving = '<div class="moving" aria-hidden="true"></div>' if busy else ""
-    return f'<div class="poise-status poise-shown" role="status">{before}{message}{after}{moving}</div>'

@@ -16,7 +16,7 @@ def answer_card(results: Sequence[Result], main: Result, waiting: Sequence[str] 
     """Return the panel with the answers.
 
     Args:
-        results: one per method, zero-shot first.
+        results: one per method, zero-shot first if it was asked.
         main: the one of them that the heading is about.
         waiting: methods whose answers are still being computed.
         note: a paragraph of HTML below the heading.
@@ -25,7 +25,9 @@ def answer_card(results: Sequence[Result], main: Result, waiting: Sequence[str] 
     rows = "".join(_label_row(label, results, waiting) for label in shown)
     rest = len(main.probabilities) - len(shown)
     more = f'<p class="say">{counted(rest, "further label")} below these.</p>' if rest else ""
-    body = f'{_headline(results[0], main)}{note}<div class="bars">{rows}</div>{more}{_facts(main)}{_notes(main)}'
+    body = (
+        f'{_headline(_zero_shot(results), main)}{note}<div class="bars">{rows}</div>{more}{_facts(main)}{_notes(main)}'
+    )
     return card("The answer", body, name="poise-answer")
 
 
@@ -34,12 +36,18 @@ def _labels(results: Sequence[Result], main: Result) -> list[str]:
     return list(dict.fromkeys([*(label for label, _ in main.top(TOP)), *(result.top(1)[0][0] for result in results)]))
 
 
-def _headline(zero: Result, main: Result) -> str:
+def _zero_shot(results: Sequence[Result]) -> Result | None:
+    return next((result for result in results if result.method == "zero-shot"), None)
+
+
+def _headline(zero: Result | None, main: Result) -> str:
     best = main.top(1)[0][0]
     said = f'<p class="headline"><b>{text(best)}</b> <span>{number(main.confidence)}</span></p>'
     known = ""
     if main.raw_confidence is not None:
         known = f" Probabilities are calibrated; the model itself claims {percent(main.raw_confidence)}."
+    if zero is None:
+        return f'{said}<p class="say">This is the answer of {text(main.method)}.{known}</p>'
     if main is zero:
         return f'{said}<p class="say">This is the answer of zero-shot: nothing was tuned for it.{known}</p>'
     before, was = zero.probabilities[best], zero.top(1)[0][0]
@@ -55,8 +63,10 @@ def _headline(zero: Result, main: Result) -> str:
 
 
 def _label_row(label: str, results: Sequence[Result], waiting: Sequence[str]) -> str:
-    zero = results[0]
-    lines = [_bar(result, label, None if result is zero else zero.probabilities[label]) for result in results]
+    zero = _zero_shot(results)
+    lines = [
+        _bar(result, label, zero.probabilities[label] if zero and result is not zero else None) for result in results
+    ]
     lines += [
         f'<div class="bar waiting"><span class="method">{text(name)}</span><span class="track"></span>'
         f'<span class="value">…</span><span class="change"></span></div>'
@@ -88,9 +98,9 @@ def _facts(main: Result) -> str:
     facts = (
         ("Lead", f"{100 * main.margin:.1f} points", f"ahead of {second} (margin {main.margin:.3f})"),
         (
-            "As undecided as between",
-            f"{labels_in_doubt(main.entropy)} equally probable labels",
-            f"of {len(main.probabilities)} (entropy {main.entropy:.3f})",
+            "Effective number of labels",
+            f"{labels_in_doubt(main.entropy)} of {len(main.probabilities)}",
+            f"from 1 (certain) to {len(main.probabilities)} (undecided); entropy {main.entropy:.3f}",
         ),
     )
     items = "".join(f"<div><dt>{name}</dt><dd><b>{value}</b> {words}</dd></div>" for name, value, words in facts)

@@ -15,10 +15,12 @@ from poise import methods
 from poise.demo.answering import PANELS, ZERO, Question, Upload, answer
 from poise.demo.example_rows import EXAMPLES, Example
 from poise.demo.file_guard import protect
-from poise.demo.markup import card
+from poise.demo.markup import card, status, text
 from poise.inference.classifier import DEFAULT_METHOD
 from poise.prompts.template import DEFAULT_TEMPLATE
 from poise.serve.service import Service
+from poise.serve.settings import ServiceSettings
+from poise.text import counted
 
 _LEAD = (
     "<h1>What is a confidence worth?</h1><p>Give an image and the labels that it may have. A model that was never "
@@ -36,6 +38,13 @@ _EMPTY = card(
     '<p class="say">Two of the examples go wrong on purpose: one is answered wrongly, and one shows something that no '
     "label names.</p>",
 )
+_LISTED = 8  # labels of a calibration that the banner names
+_STALE = '<p role="status">The inputs have changed since this answer. Press Classify for a new one.</p>'
+# Marks the answer when an input changes, and removes the mark when a new answer is asked for.
+_MARK = """() => {
+  if (document.getElementById('poise-answer')) document.getElementById('poise-panels').classList.add('poise-old');
+}"""
+_UNMARK = "() => document.getElementById('poise-panels').classList.remove('poise-old')"
 # The buttons that copy a call; one listener on the panel, because the panel's content is replaced.
 _COPY = """
 element.addEventListener('click', async (event) => {
@@ -98,18 +107,32 @@ def build(service: Service, runs: Path | None = None) -> gr.Blocks:
         runs: folder of benchmark runs for the second tab; None for no such tab.
     """
     with gr.Blocks(title="poise", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
-        gr.HTML(_LEAD, elem_id="poise-lead", apply_default_css=False)
+        gr.HTML(_LEAD + _banner(service.settings), elem_id="poise-lead", apply_default_css=False)
         if runs is None:
             _classify_tab(service)
         else:
             with gr.Tabs():
                 with gr.Tab("Classify an image"):
                     _classify_tab(service)
-                with gr.Tab("Benchmark runs"):
-                    _runs_tab(runs)
+                with gr.Tab("Benchmark runs") as tab:
+                    _runs_tab(runs, tab)
     page.queue(max_size=32, default_concurrency_limit=4)
     protect(page)
     return page
+
+
+def _banner(settings: ServiceSettings) -> str:
+    """Return what the start page says about the calibration, if there is one."""
+    calibration = settings.calibration
+    if calibration is None:
+        return ""
+    labels = ", ".join(calibration.conditions.labels[:_LISTED])
+    more = len(calibration.conditions.labels) - _LISTED
+    return (
+        f'<p id="poise-calibrated"><b>Calibrated</b> with {counted(len(calibration), "image")}, for the labels '
+        f"{text(labels)}{f' and {more} more' if more > 0 else ''}, with {text(', '.join(calibration.methods))}. Other "
+        "labels are answered without calibration.</p>"
+    )
 
 
 def _classify_tab(service: Service) -> None:
@@ -134,12 +157,13 @@ def _classify_tab(service: Service) -> None:
                 lines=2,
                 max_lines=8,
                 value=", ".join(service.settings.labels),
-                placeholder="cat, dog, rabbit",
+                placeholder="for example: cat, dog, rabbit",
                 elem_id="poise-labels",
             )
             options = _options(service)
             run = gr.Button("Classify", variant="primary", elem_id="poise-run")
         with gr.Column(scale=3, min_width=320, elem_id="poise-panels"):
+            gr.HTML(_STALE, elem_id="poise-stale", apply_default_css=False)
             panels = {
                 name: gr.HTML(
                     _EMPTY if name == "answer" else "",
@@ -177,6 +201,9 @@ def _classify_tab(service: Service) -> None:
     settings: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     clicked: dict[str, Any] = {**settings, "trigger_mode": "always_last"}
     run.click(respond, inputs, outputs, **clicked)
+    for changed in inputs:
+        gr.on([changed.change if isinstance(changed, gr.Image | gr.Dropdown) else changed.input], None, js=_MARK)
+    gr.on([run.click, *(button.click for button, _ in examples)], None, js=_UNMARK)
     for button, example in examples:
         chosen = button.click(
             lambda row=example: (str(row.path), ", ".join(row.labels)), None, [image, labels], **settings
@@ -188,13 +215,17 @@ def _options(service: Service) -> list[Any]:
     """Return the inputs that most people leave alone."""
     settings = service.settings
     names = [name for group in ("all", "peers") for name in methods.names(group) if name != ZERO]
+    calibration = settings.calibration
+    known = () if calibration is None else tuple(calibration.methods)
     described = [(f"{name}: {methods.get(name).about.description}", name) for name in names]
     with gr.Accordion("Methods and options", open=False):
-        chosen = gr.CheckboxGroup(
+        chosen = gr.Dropdown(
             described,
-            value=[name for name in settings.methods if name in names] or [DEFAULT_METHOD],
-            label="Methods",
-            info=f"Zero-shot is always shown. At most {settings.limits.methods} others.",
+            value=[name for name in known or settings.methods if name in names] or ([] if known else [DEFAULT_METHOD]),
+            multiselect=True,
+            label="Methods beside zero-shot",
+            info=f"At most {settings.limits.methods - 1}."
+            + (f" The calibration has {', '.join(known)}." if known else ""),
             elem_id="poise-methods",
         )
         template = gr.Textbox(
@@ -204,7 +235,6 @@ def _options(service: Service) -> list[Any]:
             1, settings.limits.views, settings.views, step=1, label="Views", info="More views take longer."
         )
         seed = gr.Number(settings.seed, label="Seed", info="Of the random views.", precision=0, minimum=0)
-        calibration = settings.calibration
         about = f"From {len(calibration)} labelled images, for its own labels." if calibration else None
         calibrated = gr.Checkbox(
             calibration is not None, label="Use the server's calibration", info=about, visible=calibration is not None
@@ -220,18 +250,27 @@ def _example_buttons() -> list[tuple[gr.Button, Example]]:
         ]
 
 
-def _runs_tab(runs: Path) -> None:
+def _runs_tab(runs: Path, tab: gr.Tab) -> None:
     from poise.demo import run_pages  # which imports what draws figures
 
     names = run_pages.choices(runs)
-    menu = gr.Dropdown(names, value=None, label="Run", info=f"Runs of `poise bench run` in '{runs.name}'.")
+    menu = gr.Dropdown(
+        names, value=names[0] if names else None, label="Run", info=f"Runs of `poise bench run` in '{runs.name}'."
+    )
     frame = gr.HTML(
         "" if names else "<p>There is no run in this folder.</p>",
         elem_classes="poise",
         apply_default_css=False,
         elem_id="poise-frame",
     )
-    menu.change(lambda name: run_pages.run_frame(runs, name), menu, frame, api_visibility="private")
+
+    def show(name: str | None) -> Iterator[str]:
+        yield status(f"Drawing the figures of {text(name)} …", busy=True)
+        yield run_pages.run_frame(runs, name)
+
+    if names:
+        tab.select(show, menu, frame, api_visibility="private", show_progress="hidden")
+        menu.change(show, menu, frame, api_visibility="private", show_progress="hidden")
 
 
 def _received(payload: ImageData | None) -> Any:

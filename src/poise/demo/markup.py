@@ -62,3 +62,10 @@ def card(title: str, body: str, *, about: str = "", name: str = "") -> str:
 def alert(message: str, hint: str = "") -> str:
     """Return an error message."""
     return f'<div class="poise-alert poise-shown" role="alert"><strong>{text(message)}</strong> {text(hint)}</div>'
+
+
+def status(message: str, *, busy: bool = False, seconds: float | None = None) -> str:
+    """Return a line about progress, with a moving bar while something is computed. The message is HTML."""
+    after = f' <span class="seconds">{seconds:.1f} s</span>' if seconds is not None else ""
+    moving = '<div class="moving" aria-hidden="true"></div>' if busy else ""
+    return f'<div class="poise-status poise-shown" role="status">{message}{after}{moving}</div>'

@@ -144,7 +144,8 @@ def _limit_length(
     if long and not truncate:
         raise InvalidLabelsError(
             f"Too long under the template {template.text!r}: {listed(long)}; the model reads {limit} tokens.",
-            hint="Shorten the label, or pass on_long_label='truncate' with context words before the name.",
+            hint="Shorten the label or the prompt, or let it be cut off (--on-long-label truncate; in Python "
+            "on_long_label='truncate').",
         )
     if long:
         warnings.warn(f"Cut to the model's {limit} tokens: {'; '.join(long)}.", UserWarning, stacklevel=3)
