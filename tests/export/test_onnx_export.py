@@ -24,10 +24,11 @@ from PIL import Image
 
 from poise import Classifier, PoiseError, load_model
 from poise.calibration import Beta, Temperature
+from poise.calibration.conformal import Lac
 from poise.cli.app import app
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.export import export_onnx, open_onnx
-from poise.export.head import calibrated
+from poise.export.head import calibrated, in_set
 from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
 LABELS = ["cat", "dog", "great white shark"]
@@ -39,6 +40,14 @@ for name in ("torch", "poise", "onnx", "scipy"):
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+@pytest.mark.parametrize(("below", "member"), [(5e-9, True), (5e-8, False)])
+def test_sets_take_scores_on_the_boundary_as_calibrations_do(below: float, member: bool) -> None:
+    """A score may differ from the quantile by rounding; 0.75 - ``below`` excludes 0.25 only if that is more."""
+    raw = torch.tensor([[0.5, 0.25, 0.2, 0.05]])
+    assert in_set(raw, 0.75 - below).tolist() == [[True, member, False, False]]
+    assert Lac().sets(raw.numpy(), 0.75 - below).members.tolist() == [[True, member, False, False]]
 
 
 def images(count: int, seed: int = 0) -> list[np.ndarray]:

@@ -84,6 +84,16 @@ def test_temperatures_have_bounds() -> None:
     assert matching_temperatures(logits / 5000, torch.tensor([[1.0]])).item() == pytest.approx(0.05)
 
 
+def test_cots_matches_the_views_that_are_confident_after_the_method() -> None:
+    """Of two views, one is confident after the method, the other before it."""
+    sharp, flat = [4.0, 0.0, 0.0], [0.5, 0.0, 0.1]
+    tuned, zero_shot = torch.tensor([[flat, sharp, flat]]), torch.tensor([[flat, flat, sharp]])
+    logits, temperatures = ConfidenceMatching(0.4).match(Answered(tuned, zero_shot, torch.zeros(1, 3, 2)))
+    assert logits.tolist() == [[sharp]]
+    confidence = torch.tensor(flat).softmax(-1).max()  # that of the same view under the initial prompt
+    torch.testing.assert_close((torch.tensor(sharp) / temperatures[0]).softmax(-1).max(), confidence)
+
+
 def test_cots_leaves_out_the_plain_view_and_needs_another() -> None:
     answered = described()
     changed = answered.init_logits.clone()

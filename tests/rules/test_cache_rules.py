@@ -56,6 +56,20 @@ def test_weights_have_the_unit_of_the_logits(name: str) -> None:
     torch.testing.assert_close(*corrections, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["tda", "boostadapter"])
+@pytest.mark.parametrize("scale", [50.0, 100.0])
+def test_the_weight_of_the_negative_cache_has_the_unit_of_the_logits(name: str, scale: float) -> None:
+    """An image of medium entropy is in the negative cache before it is answered, with the classes of 3 % and more."""
+    probs = torch.tensor([0.7, 0.25, 0.04, 0.005, 0.005], dtype=torch.float64)
+    cosines = probs.log() / scale
+    image = torch.cat([cosines, (1 - cosines.square().sum()).sqrt()[None]])  # its last entry gives it unit length
+    head = CosineHead(scale=scale)
+    out = head.outputs(image[None, None], torch.eye(6, dtype=torch.float64)[None, :5])
+    corrected = make(name, alpha=0.0)(out, head).logits[0] - out.logits[0, 0]
+    expected = -0.117 * scale / 100 * torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(corrected, expected, atol=1e-12, rtol=0)
+
+
 def test_a_second_image_is_drawn_to_the_first_ones_class() -> None:
     texts = torch.eye(2, dtype=torch.float64)
     views = normalize(torch.tensor([[[2.0, 1.0]], [[1.0, 1.1]]], dtype=torch.float64), dim=-1)

@@ -69,6 +69,14 @@ def test_items_of_one_key_are_computed_together_and_the_oldest_group_is_first(ma
     assert gate.batches == [("first", [0]), ("b", [1, 3]), ("a", [2])]
 
 
+def test_what_is_left_of_a_group_waits_behind_those_that_came_before_it(made: Any) -> None:
+    batcher, gate, _ = busy(made, batch_items=1)
+    futures = [batcher.submit(key, [item])[0] for key, item in (("a", 1), ("b", 2), ("a", 3), ("c", 4))]
+    gate.open.set()
+    assert results(futures) == [10, 20, 30, 40]
+    assert gate.batches[1:] == [("a", [1]), ("b", [2]), ("a", [3]), ("c", [4])]
+
+
 @pytest.mark.parametrize(("options", "cost"), [({"batch_cost": 8}, 4), ({"batch_items": 2}, 1)])
 def test_a_batch_is_bounded_in_cost_and_items(made: Any, options: dict[str, int], cost: int) -> None:
     batcher, gate, _ = busy(made, **options)

@@ -16,7 +16,7 @@ from poise.serve.limits import Limits
 from tests.serve.live import SOON, HeldService, Live, body, eventually, png, running, settings
 
 GET = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
-HEADERS_DUE = 1.5  # seconds
+HEADERS_DUE = 1.0  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 def test_a_request_that_arrives_when_an_idle_connection_is_closed_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is busy when the connection has been idle for long enough, and the request arrives meanwhile."""
-    monkeypatch.setattr(uvicorn_server, "_KEEP_ALIVE", 2)
+    monkeypatch.setattr(uvicorn_server, "_KEEP_ALIVE", 1)
     with running(HeldService(settings())) as live, live.socket() as connection:
         assert live.server
         assert b"200 OK" in answered(connection)
@@ -77,11 +77,12 @@ def test_a_request_that_arrives_when_an_idle_connection_is_closed_is_answered(mo
             done.set()
 
         def plan() -> None:
-            # Both `send` and the end of the idle time are due while the loop sleeps, so that it runs them in this order
+            # Both `send` and the end of the idle time are due when the loop goes on, so that it runs them in this order
             # without looking at the connection in between.
             idle_until = held.timeout_keep_alive_task.when()  # type: ignore[union-attr]
-            loop.call_at(idle_until - 0.3, time.sleep, 0.6)
-            loop.call_at(idle_until - 0.2, send)
+            loop.call_at(idle_until - 1e-3, send)
+            while loop.time() < idle_until:
+                time.sleep(0.01)
 
         loop.call_soon_threadsafe(plan)
         assert done.wait(SOON)
@@ -141,10 +142,16 @@ def test_slow_headers_are_told_why(live: Live) -> None:
         eventually(lambda: is_closed(connection))
 
 
+def wait_until_headers_are_due(live: Live) -> None:
+    """Wait until a connection that begins now is cut off."""
+    with live.socket() as connection:
+        assert answered(connection, GET[:-4]).startswith(b"HTTP/1.1 408")
+
+
 def test_a_second_request_is_cut_off_too_and_an_idle_connection_is_not(live: Live) -> None:
     with live.socket() as connection:
         answered(connection)
-        time.sleep(1.5 * HEADERS_DUE)  # idle
+        wait_until_headers_are_due(live)
         assert b"200 OK" in answered(connection)
         assert answered(connection, GET[:-4]).startswith(b"HTTP/1.1 408")
 
@@ -159,7 +166,7 @@ def test_slow_bodies_and_slow_answers_have_their_own_time(live: Live) -> None:
     head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     with live.socket() as connection:
         connection.sendall(head % len(content) + content[:-1])
-        time.sleep(1.5 * HEADERS_DUE)
+        wait_until_headers_are_due(live)
         assert b"200 OK" in answered(connection, content[-1:])
 
 
@@ -254,7 +261,7 @@ def test_a_connection_whose_headers_arrive_keeps_its_place(small: Live) -> None:
     try:
         for connection in begun:
             connection.sendall(GET[:20])
-        time.sleep(0.3)  # so that the server has seen them; if it has not, they are unread, which counts as well
+        eventually(lambda: len(small.server.server_state.connections) == 4)  # what they sent may be unread
         for _ in range(2):
             with small.socket() as connection:
                 assert b"200 OK" in answered(connection)

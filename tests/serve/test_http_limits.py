@@ -204,11 +204,19 @@ def test_clients_that_leave_are_not_computed_and_leave_the_server_healthy(live: 
     assert live.service.computed == before + 1
 
 
-def test_clients_that_leave_in_the_middle_of_their_body(live: Live) -> None:
+def test_clients_that_leave_in_the_middle_of_their_body_leave_nothing_behind(live: Live) -> None:
+    assert live.server
+    held, before = live.server.server_state.connections, live.service.computed
+    eventually(lambda: not held)  # those of the tests before
     content = json.dumps(body(png(0))).encode()
     for sent in (1, 60, len(_request(content)) - 5):
         with live.socket() as connection:
             connection.sendall(_request(content)[:sent])
+            eventually(lambda: len(held) == 1)
+        eventually(lambda: not held)
+    assert (live.service.computed, live.service.waiting) == (before, 0)
+    assert live.post("/v1/classify", content=content, headers={"Content-Type": "application/json"}).status_code == 200
+    assert live.service.computed == before + 1
 
 
 def test_a_slow_body_is_cut_off(live: Live) -> None:

@@ -188,6 +188,7 @@ def test_a_memory_belongs_to_its_stream(encoder, tmp_path) -> None:
 def test_rules_by_hand() -> None:
     entropy, difference = torch.tensor([1.0, 0.5, 0.5, 1.5]), torch.tensor([0.2, 0.3, 0.1, 0.9])
     assert pick_described(entropy, difference) == [1]
+    assert pick_described(torch.tensor([1.0, 0.5, 1.0]), torch.tensor([0.2, 0.2, 0.3])) == []  # equal is not better
     # entropies fall 3, 0, 1, 2: slot 0 has rank 1; surer: 1, 2; the first by difference: 3. Nothing in common.
     assert pick_as_published(entropy, difference, fresh=0) == [0]
     # slot 1 has rank 2; surer: 2; the first two by difference: 3, 1. Nothing in common again.

@@ -103,6 +103,11 @@ def test_a_context_of_zeros_is_refused(encoder: DualEncoder) -> None:
         tuner.predict(unit(1, 8, 32))
 
 
+def test_a_relative_number_has_six_digits() -> None:
+    """So that the number that is printed gives the same answers."""
+    assert methods.get("tpt", lr="0.3rms").absolute_lr(1 / 9) == 0.0333333
+
+
 def test_both_are_described() -> None:
     assert "lr 0.3 x RMS of the initial context," in methods.get("tpt", lr="0.3rms").describe()
     assert "lr 0.005," in methods.get("tpt").describe()

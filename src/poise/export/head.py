@@ -62,7 +62,7 @@ class ExportedClassifier(nn.Module):
         raw = self._answer(features)
         found = [features, raw, raw if self.calibrator is None else calibrated(self.calibrator, raw)]
         if self.limits.quantile is not None:
-            found.append(_sets(raw, self.limits.quantile))
+            found.append(in_set(raw, self.limits.quantile))
         if self.limits.threshold is not None:
             found.append(raw.amax(-1) >= self.limits.threshold)
         return tuple(found)
@@ -77,7 +77,7 @@ class ExportedClassifier(nn.Module):
         return torch.where((probs - probs).abs().sum(-1, keepdim=True) == 0, probs, plain)
 
 
-def _sets(raw: Tensor, quantile: float) -> Tensor:
+def in_set(raw: Tensor, quantile: float) -> Tensor:
     """Return the members [B, C] of LAC prediction sets; the top label is a member of every set."""
     limit = np.float64(1 - (quantile + SLACK))
     near = np.float32(limit)
