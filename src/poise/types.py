@@ -6,6 +6,7 @@ B images, V views per image, C classes, D joint width, M tunable context tokens,
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,24 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """The input of a model that reads images in their own aspect ratio, as patches (`poise.views.patches`)."""
+
+    patch: int  # side of a patch in pixels
+    most: int  # patches of an image
+
+    @property
+    def side(self) -> int:
+        """The side of the largest square image in pixels."""
+        return math.isqrt(self.most) * self.patch
+
+    @property
+    def size(self) -> int:
+        """The side of a view, which has room for one patch more than an image has."""
+        return self.side + self.patch
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,12 @@ class ImageSpec:
     resize: str = "shortest"  # "shortest": shorter side to size, then centre crop; "squash": both sides to size
     crop_offset: str = "round"  # half of an odd margin in the centre crop: "round" (to even) or "floor"
     crop_interpolation: str = "bilinear"  # filter for crops: bilinear for tuning, bicubic for fitting CoOp
+    grid: PatchGrid | None = None  # of a model without a fixed aspect ratio: the plain view keeps it, crops are square
+
+    @property
+    def crop_size(self) -> int:
+        """The side of a crop."""
+        return self.size if self.grid is None else self.grid.side
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +189,24 @@ class Fingerprinted(Protocol):
 
     def fingerprint(self) -> str:
         """Return a short hash of all that the features depend on: weights, preprocessing, tokenizer, scale, bias."""
+
+
+@runtime_checkable
+class EarlierFingerprint(Protocol):
+    """An encoder that also computes the fingerprint that earlier versions of poise stored, in 16 digits."""
+
+    def earlier_fingerprint(self) -> str:
+        """Return the fingerprint of version 1."""
+
+
+EARLIER_DIGITS = 16
+
+
+def fingerprint_of(encoder: DualEncoder, like: str = "") -> str:
+    """Return an encoder's fingerprint, in the version of a stored one to be compared with it; "" if it has none."""
+    if len(like) == EARLIER_DIGITS and isinstance(encoder, EarlierFingerprint):
+        return encoder.earlier_fingerprint()
+    return encoder.fingerprint() if isinstance(encoder, Fingerprinted) else ""
 
 
 @dataclass(frozen=True)

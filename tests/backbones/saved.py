@@ -89,7 +89,8 @@ def save_siglip(folder: Path, *, version: int = 1, tokenizer: Any = None) -> Any
 
     (siglip_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    text = shape | {"vocab_size": 300, "max_position_embeddings": 64, "projection_size": 32}
+    words = 300 if tokenizer is None else 400
+    text = shape | {"vocab_size": words, "max_position_embeddings": 64, "projection_size": 32}
     if version == 2:
         vision = shape | {"patch_size": 8, "num_patches": 16}
         config = transformers.Siglip2Config(text_config=text, vision_config=vision)
@@ -124,6 +125,54 @@ def siglip_tokenizer() -> Any:
         padding_side="right",
         model_input_names=["input_ids"],  # as published: the tower reads padding too
     )
+
+
+def gemma_tokenizer() -> Any:
+    """A small vocabulary in the form of Gemma's: bytes for unknown letters, capitals and punctuation are kept."""
+    import transformers
+    from tokenizers import AddedToken, processors
+
+    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{number:02X}>" for number in range(256))]
+    pieces += [*"abcdefghijklmnopqrstuvwxyzACGSW.,'\u2581é", "ca", "cat", "do", "dog", "Ca", "Cat"]
+    merges = [("c", "a"), ("ca", "t"), ("d", "o"), ("do", "g"), ("C", "a"), ("Ca", "t")]
+    tokenizer = transformers.GemmaTokenizer(
+        vocab={piece: number for number, piece in enumerate(pieces)},
+        merges=merges,
+        padding_side="right",
+        model_max_length=64,
+        model_input_names=["input_ids"],
+    )
+    end = AddedToken("<eos>", special=True)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end.content}", special_tokens=[(end.content, 1)]
+    )
+    return tokenizer
+
+
+def multilingual_tokenizer() -> Any:
+    """A small vocabulary with the special tokens of XLM-R's: <s> 0, <pad> 1, </s> 2, <unk> 3."""
+    import transformers
+
+    letters = [*"abcdefghijklmnopqrstuvwxyzACGSW0123456789.,'-éè\u2581"]
+    pieces = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -20.0)]
+    pieces += [(letter, -8.0) for letter in letters] + [("\u2581cat", -3.0), ("\u2581a", -3.0), ("<mask>", 0.0)]
+    return transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=77)
+
+
+def save_metaclip(folder: Path) -> Any:
+    """A random MetaClip2Model of transformers; returns the model."""
+    import transformers
+
+    multilingual_tokenizer().save_pretrained(folder)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = shape | {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    config = transformers.MetaClip2Config(
+        text_config=text, vision_config=shape | {"image_size": 32, "patch_size": 8}, projection_dim=16
+    )
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(
+        folder
+    )
+    return _save(transformers.MetaClip2Model, config, folder)
 
 
 def _save(kind: Any, config: Any, folder: Path) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,7 +17,7 @@ from poise.backbones.load import load_model
 from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.pocket import FOLDER, load_pocket
 from poise.backbones.loaders.tiny import load_tiny, tiny_model
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.types import Fingerprinted
 from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
@@ -40,7 +41,7 @@ def test_a_model_has_the_same_fingerprint_each_time_and_in_each_dtype(kind, tmp_
     one = load_model(name, device="cpu")
     assert isinstance(one, Fingerprinted)
     assert int(fingerprint(one), 16) >= 0
-    assert len(fingerprint(one)) == 16
+    assert len(fingerprint(one)) == 32
     assert fingerprint(load_model(name, device="cpu", dtype="float64")) == fingerprint(one)
 
 
@@ -151,14 +152,63 @@ def test_it_is_computed_once(monkeypatch):
     assert fingerprint(encoder) == first
 
 
-def test_it_is_a_hash_of_facts_and_rounded_weights():
+def test_it_is_a_hash_of_facts_and_weights_as_they_are():
     encoder = load_model("tiny", device="cpu")
-    one = code.compute(encoder, {"a": torch.tensor([1.0]), "b": torch.tensor([2])}, "")
-    assert one == code.compute(encoder, {"b": torch.tensor([2]), "a": torch.tensor([1.00001])}, "")
-    assert one != code.compute(encoder, {"a": torch.tensor([[1.0]]), "b": torch.tensor([2])}, "")
-    assert one != code.compute(encoder, {"c": torch.tensor([1.0]), "b": torch.tensor([2])}, "")
+    one = code.hash_weights({"a": torch.tensor([1.0]), "b": torch.tensor([2])})
+    assert one == code.hash_weights({"b": torch.tensor([2]), "a": torch.tensor([1.0], dtype=torch.float64)})
+    assert one != code.hash_weights({"a": torch.tensor([1.00001]), "b": torch.tensor([2])})
+    assert one != code.hash_weights({"a": torch.tensor([[1.0]]), "b": torch.tensor([2])})
+    assert one != code.hash_weights({"c": torch.tensor([1.0]), "b": torch.tensor([2])})
+    whole = code.compute(encoder, one, b"words", "")
+    assert whole != code.compute(encoder, one, b"other words", "")
     encoder.image = dataclasses.replace(encoder.image, crop_offset="floor")
-    assert one != code.compute(encoder, {"a": torch.tensor([1.0]), "b": torch.tensor([2])}, "")
+    assert whole != code.compute(encoder, one, b"words", "")
+
+
+def test_weights_beyond_the_range_of_float16(tmp_path):
+    name, found = make("vit", tmp_path), []
+    for value in (70_000.0, 80_000.0):
+        rewrite(tmp_path / "open_clip_model.safetensors", lambda tensors, to=value: tensors["visual.proj"].fill_(to))
+        found.append(load_model(name, device="cpu"))
+    assert fingerprint(found[0]) != fingerprint(found[1])
+    assert found[0].earlier_fingerprint() == found[1].earlier_fingerprint()  # what was wrong with it
+
+
+def test_two_words_that_change_places(tmp_path):
+    name, file = f"transformers:{tmp_path}", tmp_path / "tokenizer.json"
+    save_siglip(tmp_path)
+    before = load_model(name, device="cpu")
+    content = json.loads(file.read_text())
+    words = content["model"]["vocab"]
+    one, other = (
+        next(at for at, (word, _) in enumerate(words) if word == f"\u2581{text}") for text in ("shark", "white")
+    )
+    words[one], words[other] = words[other], words[one]
+    file.write_text(json.dumps(content))
+    after = load_model(name, device="cpu")
+    assert before.token_ids(["shark"]) != after.token_ids(["shark"])
+    assert fingerprint(before) != fingerprint(after)
+    assert before.earlier_fingerprint() == after.earlier_fingerprint()  # what was wrong with it
+
+
+STORED = "0371439e4f1c0c7e"  # of the model "tiny", by an earlier version
+
+
+def test_what_earlier_versions_stored_is_still_valid():
+    from poise import Classifier
+
+    encoder = load_model("tiny", device="cpu")
+    assert fingerprint(encoder, like=STORED) == STORED
+    classify = Classifier(["cat", "dog"], model=encoder, method="zero-shot")
+    images = list(np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8))
+    calibration = classify.calibrate(images, ["cat", "dog"] * 10)
+    assert len(calibration.conditions.fingerprint) == 32
+    old = dataclasses.replace(calibration.conditions, fingerprint=STORED)
+    Classifier(["cat", "dog"], encoder, "zero-shot", calibration=dataclasses.replace(calibration, conditions=old))
+    for wrong in ("0" * 16, "0" * 32):
+        other = dataclasses.replace(calibration, conditions=dataclasses.replace(old, fingerprint=wrong))
+        with pytest.raises(InvalidCalibrationError, match="fingerprint"):
+            Classifier(["cat", "dog"], encoder, "zero-shot", calibration=other)
 
 
 class Foreign:

@@ -55,6 +55,8 @@ class TextSide:
     context_length: int
     fixed_length: bool
     pad_id: int
+    vocabulary: Callable[[], bytes]  # the tokenizer's words, merges and rules, for the fingerprint
+    cleaning: str = ""  # of texts, before the tokenizer reads them: "canonicalize", "lower", "whitespace"
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,17 @@ class Weights:
 
     tensors: Callable[[], Mapping[str, Tensor]]  # parameters and buffers by name, as in the checkpoint
     structure: str  # settings that the tensors don't show
+    exact: str = ""  # hash of the tensors as they were before they were rounded to half precision; "" if they were not
 
     @classmethod
-    def of(cls, model: nn.Module) -> Weights:
-        """Return the weights of a module."""
-        return cls(model.state_dict, fingerprint.structure(model))
+    def of(cls, model: nn.Module, dtype: torch.dtype) -> Weights:
+        """Return the weights of a module that will be cast to ``dtype``."""
+        return cls.before_cast(model.state_dict, fingerprint.structure(model), dtype)
+
+    @classmethod
+    def before_cast(cls, tensors: Callable[[], Mapping[str, Tensor]], structure: str, dtype: torch.dtype) -> Weights:
+        """Return weights that will be cast to ``dtype``; those that will be rounded are hashed now."""
+        return cls(tensors, structure, fingerprint.hash_weights(tensors()) if dtype.itemsize < 4 else "")
 
 
 class Encoder:
@@ -110,6 +118,7 @@ class Encoder:
         self.context_length = text.context_length
         self.fixed_length = text.fixed_length
         self.pad_id = text.pad_id
+        self.text_cleaning = text.cleaning
         self.prompted_tower = image.prompted
         self.scale, self.bias, self.activation = scale, bias, activation
         self.device = text.table.weight.device
@@ -158,9 +167,20 @@ class Encoder:
         """Return a hash of the weights, preprocessing, tokenizer, scale and bias (`poise.backbones.fingerprint`)."""
         return self._fingerprint
 
+    def earlier_fingerprint(self) -> str:
+        """Return the hash that earlier versions stored."""
+        return self._earlier_fingerprint
+
     @cached_property
     def _fingerprint(self) -> str:
-        return fingerprint.compute(self, self._weights.tensors(), self._weights.structure)
+        weights = self._weights.exact or fingerprint.hash_weights(self._weights.tensors())
+        # In bfloat16, answers differ by more than rounding, as in float8 and with OpenVINO's bfloat16.
+        structure = f"{self._weights.structure}{' bfloat16' * (self.dtype == torch.bfloat16)}"
+        return fingerprint.compute(self, weights, self._text.vocabulary(), structure)
+
+    @cached_property
+    def _earlier_fingerprint(self) -> str:
+        return fingerprint.compute_earlier(self, self._weights.tensors(), self._weights.structure)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text with start and end tokens, neither padded nor truncated."""

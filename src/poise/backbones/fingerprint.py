@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from poise.errors import InvalidOptionError
-from poise.types import DualEncoder, Fingerprinted
+from poise.threads import map_parallel
+from poise.types import EARLIER_DIGITS, DualEncoder, Fingerprinted, fingerprint_of
 
-_DIGITS = 16
+_DIGITS = 2 * EARLIER_DIGITS
 _SETTINGS = ("num_heads", "eps", "pool_type")  # attributes of modules that their weights don't show
 _TEXTS = (
     "a photo of a cat.",
@@ -43,33 +44,64 @@ _TEXTS = (
 )
 
 
-def fingerprint(encoder: DualEncoder) -> str:
-    """Return a hash of an encoder's weights, preprocessing, tokenizer and logit scale, as 16 hexadecimal digits.
+def fingerprint(encoder: DualEncoder, like: str = "") -> str:
+    """Return a hash of an encoder's weights, preprocessing, tokenizer and logit scale, as 32 hexadecimal digits.
 
-    Weights are rounded to float16 first, so a model has the same fingerprint in float16, float32 and float64. In
-    bfloat16 it has another one, because bfloat16 keeps fewer digits. The hash is computed on the first call, which
-    takes 0.25 s for 150 million weights (ViT-B/16) on one CPU core.
+    The weights are hashed as they are in the checkpoint, so a model has the same fingerprint in float16, float32 and
+    float64. In bfloat16 it has another one, because its answers differ by more than rounding. The hash is computed on
+    the first call, or, if the weights are rounded to 16 bits, while they are loaded.
 
     Args:
         encoder: A model that implements `poise.types.Fingerprinted`, as all models of poise do.
+        like: A stored fingerprint. If an earlier version of poise stored it (16 digits: of weights rounded to float16,
+            without the vocabulary), the result is of that version too.
 
     Example:
         >>> from poise.backbones import load_model
         >>> len(fingerprint(load_model("tiny", device="cpu")))
-        16
+        32
     """
     if not isinstance(encoder, Fingerprinted):
         raise InvalidOptionError(
             f"The encoder '{encoder.name}' ({type(encoder).__name__}) has no fingerprint.",
             hint="Add a method fingerprint() that returns a hash of all it depends on (`poise.types.Fingerprinted`).",
         )
-    return encoder.fingerprint()
+    return fingerprint_of(encoder, like)
 
 
-def compute(encoder: DualEncoder, weights: Mapping[str, Tensor], structure: str) -> str:
-    """Return the fingerprint of an encoder with these weights; ``structure`` is what they don't show."""
-    facts = {
-        "image": asdict(encoder.image),
+def compute(encoder: DualEncoder, weights: str, vocabulary: bytes, structure: str) -> str:
+    """Return the fingerprint of an encoder.
+
+    Args:
+        encoder: the encoder.
+        weights: hash of its weights (`hash_weights`).
+        vocabulary: what its tokenizer was made from.
+        structure: what the weights don't show (`structure`).
+    """
+    facts = _facts(encoder, structure) | {"weights": weights, "vocabulary": hashlib.sha256(vocabulary).hexdigest()}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+
+def hash_weights(weights: Mapping[str, Tensor]) -> str:
+    """Return a hash of tensors by name, as they are: floats in float32, which all checkpoints fit into."""
+    ordered = sorted(weights.items())
+    digests = map_parallel(lambda item: hashlib.sha256(_exact(item[1])).hexdigest(), ordered)
+    lines = [f"{name} {list(tensor.shape)} {digest}" for (name, tensor), digest in zip(ordered, digests, strict=True)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def compute_earlier(encoder: DualEncoder, weights: Mapping[str, Tensor], structure: str) -> str:
+    """Return the fingerprint of version 1, which calibrations, runs and prompts of earlier versions have."""
+    state = hashlib.sha256(json.dumps(_facts(encoder, structure), sort_keys=True).encode())
+    for name, tensor in sorted(weights.items()):
+        state.update(f"{name} {list(tensor.shape)}\0".encode())
+        state.update(_rounded(tensor))
+    return state.hexdigest()[:EARLIER_DIGITS]
+
+
+def _facts(encoder: DualEncoder, structure: str) -> dict[str, Any]:
+    return {
+        "image": {name: value for name, value in asdict(encoder.image).items() if value is not None},
         "scale": encoder.scale,
         "bias": encoder.bias,
         "activation": encoder.activation,
@@ -79,11 +111,6 @@ def compute(encoder: DualEncoder, weights: Mapping[str, Tensor], structure: str)
         "token_ids": encoder.token_ids(_TEXTS),
         "structure": structure,
     }
-    state = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(weights.items()):
-        state.update(f"{name} {list(tensor.shape)}\0".encode())
-        state.update(_rounded(tensor))
-    return state.hexdigest()[:_DIGITS]
 
 
 def structure(*models: nn.Module) -> str:
@@ -99,6 +126,13 @@ def _settings(model: nn.Module) -> Iterator[str]:
         without_weights = next(part.children(), None) is None and next(part.parameters(), None) is None
         if found or without_weights:
             yield f"{name} {type(part).__name__ if without_weights else ''} {found}"
+
+
+def _exact(tensor: Tensor) -> Any:
+    values = tensor.detach()
+    if values.is_floating_point():
+        values = values.to(torch.float32)
+    return values.cpu().contiguous().numpy()
 
 
 def _rounded(tensor: Tensor) -> Any:

@@ -68,7 +68,7 @@ class Worker:
         stored = self.job.model_fingerprint
         if stored is None and not isinstance(self.encoder, Fingerprinted):
             return None
-        found = fingerprint(self.encoder)
+        found = fingerprint(self.encoder, like=stored or "")
         check_fingerprint(self.config.run_id, stored, found)
         return found
 

@@ -67,7 +67,7 @@ def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence
         from poise.export.int8 import quantise
 
         model = quantise(model, classifier, int8)
-        metadata |= {"int8": True, "fingerprint": checksum(model.graph.SerializeToString(deterministic=True))[:16]}
+        metadata |= {"int8": True, "fingerprint": checksum(model.graph.SerializeToString(deterministic=True))[:32]}
     _add_texts(model, texts)
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, json.dumps(metadata, ensure_ascii=False, allow_nan=False)

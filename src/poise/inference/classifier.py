@@ -136,7 +136,8 @@ class Classifier(Generic[R]):
         self.prepare()
         self.guarantees: Guarantees | None = None
         if stored is not None:
-            self.guarantees = Guarantees(stored, self.conditions(), self.methods, coverage, max_error)
+            now = self.conditions(like=stored.conditions.fingerprint)
+            self.guarantees = Guarantees(stored, now, self.methods, coverage, max_error)
 
     @overload
     def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[R]: ...
@@ -239,12 +240,16 @@ class Classifier(Generic[R]):
             self, images, labels, coverage=coverage, max_error=max_error, delta=delta, missing_labels=missing_labels
         )
 
-    def conditions(self) -> Conditions:
-        """Return what answers depend on beside the image and the method."""
+    def conditions(self, like: str = "") -> Conditions:
+        """Return what answers depend on beside the image and the method.
+
+        Args:
+            like: a stored fingerprint; that of the model is computed in its version.
+        """
         texts, recipe, (_, context, init, _) = self.tuner.texts, self.recipe, self._tuning
         return Conditions(
             model=self.encoder.name,
-            fingerprint=fingerprint(self.encoder),
+            fingerprint=fingerprint(self.encoder, like),
             labels=self.labels,
             template=texts.classes.template,
             context=context,

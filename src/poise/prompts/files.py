@@ -16,7 +16,7 @@ from poise import __version__
 from poise.errors import InvalidCheckpointError, reason_of
 from poise.files import hash_names, read_tensors, save_tensors
 from poise.prompts.tokens import tokenise
-from poise.types import ClassTokens, DualEncoder, Fingerprinted, Prompt
+from poise.types import ClassTokens, DualEncoder, Prompt, fingerprint_of
 
 _FORMAT = "poise-prompt/1"
 
@@ -37,7 +37,7 @@ class Facts:
     @classmethod
     def of(cls, encoder: DualEncoder, **facts: Any) -> Facts:
         """Return the facts of a prompt that was fitted on ``encoder``."""
-        return cls(model=encoder.name, model_fingerprint=_fingerprint(encoder), **facts)
+        return cls(model=encoder.name, model_fingerprint=fingerprint_of(encoder), **facts)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StoredPrompt:
         facts, labels = self.facts, tuple(labels)
         _check(facts.model == encoder.name, "model", facts.model, encoder.name, "Fit the prompt on this model.")
         if facts.model_fingerprint:
-            found = _fingerprint(encoder)
+            found = fingerprint_of(encoder, like=facts.model_fingerprint)
             hint = f"The weights, tokenizer or preprocessing of '{encoder.name}' are others than when it was fitted."
             if not found:
                 hint = "This encoder has no fingerprint: it must implement `poise.types.Fingerprinted`."
@@ -125,10 +125,6 @@ def _facts(path: str | Path, text: str) -> Facts:
             f"'{path}' does not record what it was fitted for: {error}.", hint="Fit or convert the prompt again."
         ) from None
     return facts
-
-
-def _fingerprint(encoder: DualEncoder) -> str:
-    return encoder.fingerprint() if isinstance(encoder, Fingerprinted) else ""
 
 
 def _check(fits: bool, fact: str, stored: object, needed: object, hint: str) -> None:

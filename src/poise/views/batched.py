@@ -1,7 +1,8 @@
 """Views of many images at once, from the same plans as the PIL implementation.
 
 On CUDA, Triton kernels make them. Elsewhere, and for filters that the kernels do not have, crops are resized with
-PyTorch's 8-bit resize, which follows Pillow, and AugMix uses Pillow's operations, which are the fastest on a CPU.
+PyTorch's 8-bit resize, which follows Pillow, and AugMix uses Pillow's operations, which are the fastest on a CPU. Views
+as patches (`poise.views.patches`) are made by the reference.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from poise.text import counted
 from poise.threads import map_parallel
 from poise.types import ImageSpec
 from poise.views.pil.augmix import augmix_pixels
-from poise.views.pil.crops import check_plan
+from poise.views.pil.crops import check_plan, make_views
 from poise.views.pil.plain import plain_view
 from poise.views.pixels import normalise, to_image, to_tensor
 from poise.views.plan import ViewPlan
@@ -45,6 +46,9 @@ def make_views_batched(
             launch.fused_views(images[chunk], spec, plans[chunk], out[chunk])
     else:
         for row, (image, plan) in enumerate(zip(images, plans, strict=True)):
+            if spec.grid is not None:
+                out[row] = make_views(image if isinstance(image, Image.Image) else to_image(image.cpu()), spec, plan)
+                continue
             source = to_tensor(image) if isinstance(image, Image.Image) else image.cpu()
             out[row] = normalise(_grey_levels(source, spec, plan), spec)
     return out

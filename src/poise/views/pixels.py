@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from poise.types import ImageSpec
+from poise.views.patches import image_of
 
 
 def to_tensor(image: Image.Image) -> Tensor:
@@ -27,8 +28,9 @@ def normalise(pixels: Tensor, spec: ImageSpec) -> Tensor:
     return pixels.to(torch.float32).div(255).sub_(mean).div_(std)
 
 
-def pixels_of(views: Tensor, spec: ImageSpec) -> Tensor:
-    """Return the pixels [..., 3, H, W] in uint8 of normalised views: the inverse of `normalise`."""
-    mean = torch.tensor(spec.mean, device=views.device)[:, None, None]
-    std = torch.tensor(spec.std, device=views.device)[:, None, None]
-    return views.float().mul(std).add_(mean).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+def pixels_of(view: Tensor, spec: ImageSpec) -> Tensor:
+    """Return the pixels [3, H, W] in uint8 of a normalised view: the inverse of `normalise`."""
+    view = view if spec.grid is None else image_of(view, spec.grid)
+    mean = torch.tensor(spec.mean, device=view.device)[:, None, None]
+    std = torch.tensor(spec.std, device=view.device)[:, None, None]
+    return view.float().mul(std).add_(mean).mul_(255).round_().clamp_(0, 255).to(torch.uint8)

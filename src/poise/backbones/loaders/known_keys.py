@@ -141,7 +141,7 @@ _TOWER: Mapping[str, Value | Section] = {
     "initializer_factor": number(0, 100),
     "initializer_range": number(0, 100),
     "projection_dim": _WIDTH,
-    "model_type": text(r"(clip|siglip|siglip2)(_text|_vision)?(_model)?", "a tower of CLIP or SigLIP"),
+    "model_type": text(r"(clip|metaclip_2|siglip|siglip2)(_text|_vision)?(_model)?", "a tower of CLIP or SigLIP"),
 }
 _TEXT_TOWER = Section(
     {
@@ -166,7 +166,7 @@ _VISION_TOWER = Section(
     refused=_UNSAFE,
     drop_others=True,
 )
-FAMILIES = ("clip", "siglip", "siglip2")
+FAMILIES = ("clip", "metaclip_2", "siglip", "siglip2")
 TRANSFORMERS_MODEL = Section(
     {
         "model_type": choice(*FAMILIES),
@@ -191,6 +191,12 @@ PREPROCESSOR = Section(
         "do_center_crop": either(FLAG, NULL),
         **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), choice(True)),
         "rescale_factor": number(1 / 255 - 1e-6, 1 / 255 + 1e-6),
+        **dict.fromkeys(
+            ("size", "crop_size"),
+            either(_PIXELS, mapping(choice("height", "width", "shortest_edge"), _PIXELS, 2), NULL),
+        ),
+        "patch_size": integer(1, 256),
+        "max_num_patches": integer(1, 4096),
     },
     required=("image_mean", "image_std"),
     refused={"auto_map": _CODE, "trust_remote_code": _CODE},

@@ -53,7 +53,7 @@ METADATA = Section(
         "conditions": _OBJECT,  # checked by `poise.calibration.Conditions`
         "labels": items(text(r"[^\x00]{1,10000}", "a text"), 1, 1_000_000),
         "template": text(r"[^\x00]{1,10000}", "a text"),
-        "fingerprint": text(r"[0-9a-f]{16}", "16 hexadecimal digits"),
+        "fingerprint": text(r"[0-9a-f]{16}|[0-9a-f]{32}", "32 hexadecimal digits"),
         "method": text(),
         "settings": _OBJECT,
         "views": integer(1, 4096),
@@ -66,6 +66,7 @@ METADATA = Section(
                 "resize": choice("shortest", "squash"),
                 "crop_offset": choice("round", "floor"),
                 "crop_interpolation": choice("bilinear", "bicubic"),
+                "grid": NULL,
             },
             required=("size", "mean", "std", "interpolation", "resize", "crop_offset", "crop_interpolation"),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,16 +12,18 @@ from open_clip.transformer import ResidualAttentionBlock, TextTransformer, Visio
 from torch import Tensor, nn
 
 from poise.backbones.block import Block, Map, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.encoder import Encoder, ImageSide, TextForward, TextSide, Tokenizer, Weights, freeze
 from poise.backbones.loaders.checkpoint import check_scale
 from poise.backbones.text.every_pair import EveryPair
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
+from poise.backbones.text.vocabulary import vocabulary
 from poise.backbones.vision.class_token import ClassTokenTower
 from poise.backbones.vision.prompted import PromptedViT
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
 
 _OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLEANING = ("whitespace", "lower", "canonicalize")  # open_clip's names
 _OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
@@ -46,12 +49,12 @@ def wrap(
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
     bias = 0.0 if model.logit_bias is None else float(model.logit_bias.detach().double())
     check_scale(name, scale, bias)
+    weights = Weights.of(model, dtype)
     freeze(model, device, dtype)
     forward = class_token_tower(model.visual) or model.visual
     image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
     activation = "softmax" if model.logit_bias is None else "sigmoid"
-    text, weights = _text_side(model, tokenizer), Weights.of(model)
-    return Encoder(name, image, text, weights, scale=scale, bias=bias, activation=activation)
+    return Encoder(name, image, _text_side(model, tokenizer), weights, scale=scale, bias=bias, activation=activation)
 
 
 def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
@@ -75,20 +78,25 @@ def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
 
 def _text_side(model: Any, tokenizer: object) -> TextSide:
     tower = getattr(model, "text", model)  # in CLIP, the parts of the text tower are attributes of the model
-    ids, pad = _plain_ids(tokenizer)
+    ids, pad, cleaning = _plain_ids(tokenizer)
+    fixed = False
     if not isinstance(tower, TextTransformer) and tower is not model:
         table = tower.transformer.get_input_embeddings()
-        return TextSide(ids, table, EveryPair(table, _hugging_face_text(tower)), model.context_length, False, pad)
-    if getattr(tower, "cls_emb", None) is not None or getattr(tower, "use_pad_mask", False):
-        raise InvalidOptionError(
-            "Text towers with an appended class token (CoCa) are not supported.", hint="Use a CLIP model."
-        )
-    pool = tower.pool_type if tower is not model else model.text_pool_type
-    table = tower.token_embedding
-    if tower.attn_mask is not None and _has_plain_blocks(tower) and pool in ("argmax", "eos"):
-        return TextSide(ids, table, SharedPrefix(causal_tower(tower)), model.context_length, False, pad)
-    fixed = tower.attn_mask is None or pool == "last"
-    return TextSide(ids, table, EveryPair(table, _text_transformer(tower, pool)), model.context_length, fixed, pad)
+        forward: TextForward = EveryPair(table, _hugging_face_text(tower))
+    else:
+        if getattr(tower, "cls_emb", None) is not None or getattr(tower, "use_pad_mask", False):
+            raise InvalidOptionError(
+                "Text towers with an appended class token (CoCa) are not supported.", hint="Use a CLIP model."
+            )
+        pool = tower.pool_type if tower is not model else model.text_pool_type
+        table = tower.token_embedding
+        if tower.attn_mask is not None and _has_plain_blocks(tower) and pool in ("argmax", "eos"):
+            forward = SharedPrefix(causal_tower(tower))
+        else:
+            forward = EveryPair(table, _text_transformer(tower, pool))
+            fixed = tower.attn_mask is None or pool == "last"
+    words = partial(vocabulary, tokenizer)
+    return TextSide(ids, table, forward, model.context_length, fixed, pad, words, cleaning)
 
 
 def causal_tower(tower: Any) -> CausalTower:
@@ -174,11 +182,12 @@ def _hugging_face_text(tower: Any) -> Any:
     return run
 
 
-def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int]:
-    """Return a function from texts to ids without truncation and padding, and the padding id."""
+def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int, str]:
+    """Return a function from texts to ids without truncation and padding, the padding id, and how texts are cleaned."""
     if isinstance(tokenizer, SimpleTokenizer):
         start, end = tokenizer.sot_token_id, tokenizer.eot_token_id
-        return lambda texts: [[start, *tokenizer.encode(text), end] for text in texts], 0
+        encode = tokenizer.encode
+        return lambda texts: [[start, *encode(text), end] for text in texts], 0, _cleaning(tokenizer.clean_fn)
     if isinstance(tokenizer, HFTokenizer) and tokenizer.tokenizer_mode:
         raise InvalidOptionError(
             f"The tokenizer mode '{tokenizer.tokenizer_mode}' is not supported.",
@@ -193,7 +202,11 @@ def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int]:
         rows: list[list[int]] = inner(cleaned, truncation=False, padding=False).input_ids
         return rows if separator is None else [[0 if i == separator else i for i in row] for row in rows]
 
-    return ids, int(inner.pad_token_id)
+    return ids, int(inner.pad_token_id), _cleaning(clean)
+
+
+def _cleaning(clean: object) -> str:
+    return next((name for name in _CLEANING if get_clean_fn(name) is clean), "")
 
 
 def _prompted(visual: Any) -> PromptedViT | None:

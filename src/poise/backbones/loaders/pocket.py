@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from poise.backbones.block import Block, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.encoder import Encoder, ImageSide, TextSide, Weights, freeze
 from poise.backbones.fingerprint import structure
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
+from poise.backbones.text.vocabulary import vocabulary
 from poise.backbones.vision.efficientnet import EfficientNetLite
 from poise.errors import InvalidCheckpointError, ModelNotFoundError
 from poise.types import ImageSpec
@@ -44,13 +47,12 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
     weights = {name: tensor.float() for name, tensor in state.items()}
     trunk, head = EfficientNetLite(_below(weights, "visual.trunk.")), _linear(weights, "visual.head.proj")
     image_tower = nn.Sequential(trunk, head)
+    texts = {name: tensor for name, tensor in weights.items() if not name.startswith("visual.")}
+    settings = f"{structure(image_tower)}\n{config['model_cfg']['text_cfg']}"
+    hashed = Weights.before_cast(lambda: {**image_tower.state_dict(), **texts}, settings, dtype)
     freeze(image_tower, device, dtype)
-    texts = {name: tensor.to(device, dtype) for name, tensor in weights.items() if not name.startswith("visual.")}
-    text = _text_side(texts, config["model_cfg"])
+    text = _text_side({name: tensor.to(device, dtype) for name, tensor in texts.items()}, config["model_cfg"])
     scale = math.exp(float(weights["logit_scale"].double()))
-    hashed = Weights(
-        lambda: {**image_tower.state_dict(), **texts}, f"{structure(image_tower)}\n{config['model_cfg']['text_cfg']}"
-    )
     return Encoder("pocket", ImageSide(_spec(config), image_tower), text, hashed, scale=scale)
 
 
@@ -72,7 +74,14 @@ def _text_side(weights: State, config: dict[str, Any]) -> TextSide:
     final, projection = _norm(weights, "ln_final"), weights["text_projection"]
     positions = weights["positional_embedding"]
     tower = CausalTower(blocks, table, positions, lambda x: final(x) @ projection)
-    return TextSide(_tokenizer(), table, SharedPrefix(tower), len(positions), False, 0)
+    tokenizer = _tokenizer()
+    start, end, encode = tokenizer.sot_token_id, tokenizer.eot_token_id, tokenizer.encode
+
+    def ids(texts: Sequence[str]) -> list[list[int]]:
+        return [[start, *encode(text), end] for text in texts]
+
+    words = partial(vocabulary, tokenizer)
+    return TextSide(ids, table, SharedPrefix(tower), len(positions), False, 0, words, "lower")
 
 
 def _block(weights: State, heads: int) -> Block:
@@ -106,7 +115,7 @@ def _norm(weights: State, name: str) -> nn.LayerNorm:
     return norm.requires_grad_(False)
 
 
-def _tokenizer() -> Tokenizer:
+def _tokenizer() -> Any:
     """Return CLIP's byte-pair encoding from one file of open_clip, without importing the package."""
     package = importlib.util.find_spec("open_clip")
     if package is None or package.origin is None:
@@ -117,5 +126,4 @@ def _tokenizer() -> Tokenizer:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     # The module has made one already, which takes as long as an image; its name is not part of open_clip's interface.
-    tokenizer = getattr(module, "_tokenizer", None) or module.SimpleTokenizer()
-    return lambda texts: [[tokenizer.sot_token_id, *tokenizer.encode(text), tokenizer.eot_token_id] for text in texts]
+    return getattr(module, "_tokenizer", None) or module.SimpleTokenizer()

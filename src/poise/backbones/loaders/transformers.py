@@ -1,9 +1,10 @@
-"""Encoders of CLIP, SigLIP and SigLIP2 checkpoints of transformers."""
+"""Encoders of CLIP, MetaCLIP 2, SigLIP and SigLIP 2 checkpoints of transformers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,25 @@ from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.checkpoint import check_scale, check_weights, find_weights, library_errors, read_config
 from poise.backbones.loaders.known_keys import FAMILIES, LARGEST_IMAGE, PREPROCESSOR, RESAMPLING, TRANSFORMERS_MODEL
 from poise.backbones.loaders.tokenizer_files import FILES, clean_copy, load_tokenizer
+from poise.backbones.text.cleaning import CANONICAL, canonical
 from poise.backbones.text.every_pair import EveryPair
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
+from poise.backbones.text.vocabulary import vocabulary
 from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError
-from poise.types import ImageSpec
+from poise.types import ImageSpec, PatchGrid
+from poise.views.patches import unpack
 
-_FILES = ("config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json", *FILES)
+_FILES = (
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    *FILES,
+)
 _SHARD = re.compile(r"model-\d{1,6}-of-\d{1,6}\.safetensors")
+_CAUSAL = ("clip", "metaclip_2")  # families whose text tower is causal and whose loss is a softmax
+_GEMMA_END = "<eos>"  # end token of Gemma's vocabulary, which SigLIP 2 has; that of T5's and mT5's is </s>
 
 
 def load_transformers(
@@ -40,20 +53,38 @@ def load_transformers(
         raise InvalidOptionError(
             f"'{source}' is a checkpoint of the family {family!r}.", hint=f"Accepted: {', '.join(FAMILIES)}."
         )
-    file = folder / "preprocessor_config.json"
-    processing = schema.read(PREPROCESSOR, read_config(file), file)
+    processing = _processing(folder)
     model, tokenizer = _model(folder, schema.read(TRANSFORMERS_MODEL, config, folder / "config.json"))
+    causal = family in _CAUSAL
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
-    bias = float(model.logit_bias.detach().double()) if family != "clip" else 0.0
+    bias = 0.0 if causal else float(model.logit_bias.detach().double())
     check_scale(source, scale, bias)
+    weights = Weights.of(model, dtype)
     freeze(model, device, dtype)
     with library_errors(folder):
         image, text = _image_side(model, processing, family), _text_side(model, tokenizer, folder, family)
-    activation = "softmax" if family == "clip" else "sigmoid"
-    weights = Weights.of(model)
+    activation = "softmax" if causal else "sigmoid"
     encoder = Encoder(f"transformers:{source}", image, text, weights, scale=scale, bias=bias, activation=activation)
     encoder.token_ids(["a photo of a cat."])  # raises an error if the tokenizer is for another text tower
     return encoder
+
+
+def _processing(folder: Path) -> dict[str, Any]:
+    """Return the checked options of the image processor.
+
+    transformers 5 saves them as a part of processor_config.json, which prevails; earlier ones in their own file.
+    """
+    file = folder / "processor_config.json"
+    content = read_config(file).get("image_processor") if file.exists() else None
+    if content is None:
+        file = folder / "preprocessor_config.json"
+        if not file.exists():
+            raise ModelNotFoundError(
+                f"'{folder}' has neither processor_config.json nor preprocessor_config.json.",
+                hint="Save the processor too: AutoProcessor.from_pretrained(...).save_pretrained(FOLDER).",
+            )
+        content = read_config(file)
+    return schema.read(PREPROCESSOR, content, file)
 
 
 def _model(folder: Path, config: dict[str, Any]) -> tuple[Any, Any]:
@@ -105,51 +136,76 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 def _image_side(model: Any, processing: dict[str, Any], family: str) -> ImageSide:
     vision = model.config.vision_config
-    grid = round(getattr(vision, "num_patches", 0) ** 0.5)  # for SigLIP2, whose input is patches instead of an image
-    size = grid * vision.patch_size if family == "siglip2" else vision.image_size
+    grid = None
+    if family == "siglip2":
+        grid = PatchGrid(vision.patch_size, int(processing.get("max_num_patches", 256)))
+        if processing.get("patch_size", grid.patch) != grid.patch:
+            raise InvalidCheckpointError(
+                f"The image processor has patches of {processing['patch_size']} pixels, the model of {grid.patch}.",
+                hint="The processor and the weights must come from the same model.",
+            )
+    size = vision.image_size if grid is None else grid.size
+    made = {value for key in ("size", "crop_size") for value in _lengths(processing.get(key))}
+    if grid is None and made - {size}:
+        raise InvalidCheckpointError(
+            f"The image processor makes images of {sorted(made)} pixels, the model reads {size}.",
+            hint="Accepted: size and crop_size that equal the model's image_size.",
+        )
     if size > LARGEST_IMAGE:
         raise InvalidCheckpointError(f"The model needs images of {size} pixels.", hint=f"Accepted: {LARGEST_IMAGE}.")
     spec = ImageSpec(
         size=int(size),
         mean=tuple(processing["image_mean"]),
         std=tuple(processing["image_std"]),
-        interpolation=RESAMPLING[processing.get("resample", 3)],
+        interpolation=RESAMPLING[processing.get("resample", 3 if grid is None else 2)],
         resize="shortest" if processing.get("do_center_crop") else "squash",
         crop_offset="floor",  # as transformers' image processors crop
+        grid=grid,
     )
 
     def encode(views: Tensor) -> Tensor:
-        inputs = {"pixel_values": views}
-        if family == "siglip2":
-            side = vision.patch_size
-            patches = views.unflatten(3, (grid, side)).unflatten(2, (grid, side))  # [N, 3, g, s, g, s]
-            patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # [N, g * g, s * s * 3]
-            mask = torch.ones(patches.shape[:2], dtype=torch.int32, device=views.device)
-            shapes = torch.full((views.shape[0], 2), grid, device=views.device)
-            inputs = {"pixel_values": patches, "pixel_attention_mask": mask, "spatial_shapes": shapes}
-        output = model.get_image_features(**inputs)
+        output = model.get_image_features(**({"pixel_values": views} if grid is None else _patches(views, grid)))
         features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
         return features
 
     return ImageSide(spec, encode)
 
 
+def _lengths(size: object) -> list[int]:
+    return list(size.values()) if isinstance(size, dict) else [size] if isinstance(size, int) else []
+
+
+def _patches(views: Tensor, grid: PatchGrid) -> dict[str, Tensor]:
+    """Return SigLIP 2's inputs: patches [N, P, patch * patch * 3], a mask of those that exist, rows and columns."""
+    patches, shapes = unpack(views, grid)
+    mask = torch.arange(patches.shape[1], device=views.device) < shapes.prod(1)[:, None]
+    values = patches.permute(0, 1, 3, 4, 2).flatten(2).where(mask[..., None], 0)
+    return {"pixel_values": values, "pixel_attention_mask": mask.int(), "spatial_shapes": shapes}
+
+
 def _text_side(model: Any, tokenizer: Any, folder: Path, family: str) -> TextSide:
     tower = model.text_model
     table = tower.embeddings.token_embedding
     length = int(model.config.text_config.max_position_embeddings)
-    ids, pad = _plain_ids(tokenizer, folder, right=family != "clip")
-    if family == "clip":
-        return TextSide(ids, table, SharedPrefix(_causal_tower(model)), length, False, pad)
-    return TextSide(ids, table, EveryPair(table, _bidirectional(tower)), length, True, pad)
+    causal = family in _CAUSAL
+    # SigLIP 2 was trained on texts in lower case without punctuation. Its tokenizers in transformers keep both, where
+    # open_clip's for the same weights, and SigLIP's own tokenizer, do not.
+    clean = not causal and (family == "siglip2" or tokenizer.eos_token == _GEMMA_END)
+    ids, pad = _plain_ids(tokenizer, folder, right=not causal, clean=canonical if clean else str)
+    forward = SharedPrefix(_causal_tower(model)) if causal else EveryPair(table, _bidirectional(tower))
+    words, cleaning = partial(vocabulary, tokenizer), CANONICAL if clean else ""
+    return TextSide(ids, table, forward, length, not causal, pad, words, cleaning)
 
 
-def _plain_ids(tokenizer: Any, folder: Path, *, right: bool) -> tuple[Tokenizer, int]:
+def _plain_ids(
+    tokenizer: Any, folder: Path, *, right: bool, clean: Callable[[str], str] = str
+) -> tuple[Tokenizer, int]:
     if right and tokenizer.padding_side != "right":
         raise InvalidOptionError(f"The tokenizer in '{folder}' pads on the left.", hint="Set padding_side to 'right'.")
 
     def ids(texts: Sequence[str]) -> list[list[int]]:
-        rows: list[list[int]] = tokenizer(list(texts), padding=False, truncation=False, verbose=False)["input_ids"]
+        cleaned = [clean(text) for text in texts]
+        rows: list[list[int]] = tokenizer(cleaned, padding=False, truncation=False, verbose=False)["input_ids"]
         return rows
 
     return ids, int(tokenizer.pad_token_id or 0)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
+from poise.views.patches import pack
 from poise.views.pil.augmix import augmix_view
 from poise.views.pil.plain import FILTERS, plain_view
 from poise.views.pixels import normalise, to_tensor
@@ -25,14 +26,18 @@ def make_views(image: Image.Image, spec: ImageSpec, plan: ViewPlan) -> Tensor:
     """Return the normalised views [V, 3, S, S] of an RGB image, float32 on the CPU; view 0 is the plain view."""
     check_plan(image.size, plan)
     views = torch.empty(plan.views, 3, spec.size, spec.size)
-    views[0] = normalise(to_tensor(plain_view(image, spec)), spec)
+    views[0] = _placed(normalise(to_tensor(plain_view(image, spec)), spec), spec)
     for row in range(plan.views - 1):
-        crop = crop_view(image, plan, row, spec.size, spec.crop_interpolation)
+        crop = crop_view(image, plan, row, spec.crop_size, spec.crop_interpolation)
         if plan.augmix is None:
-            views[row + 1] = normalise(to_tensor(crop), spec)
+            views[row + 1] = _placed(normalise(to_tensor(crop), spec), spec)
         else:
-            views[row + 1] = augmix_view(crop, spec, plan.augmix, row)
+            views[row + 1] = _placed(augmix_view(crop, spec, plan.augmix, row), spec)
     return views
+
+
+def _placed(view: Tensor, spec: ImageSpec) -> Tensor:
+    return view if spec.grid is None else pack(view, spec.grid)
 
 
 def check_plan(size: tuple[int, int], plan: ViewPlan) -> None:

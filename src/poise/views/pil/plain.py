@@ -10,6 +10,7 @@ from PIL import Image
 
 from poise.errors import InvalidOptionError
 from poise.types import ImageSpec
+from poise.views.patches import grid_shape
 
 FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -40,6 +41,7 @@ class PlainGeometry:
 def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
     """Return the geometry of the plain view: shorter side to ``spec.size`` and centre crop, or both sides to it.
 
+    With a patch grid, it is the whole image in whole patches.
     Half of an odd margin is not a whole number: torchvision and open_clip round it to the even neighbour, transformers
     rounds it down (``spec.crop_offset``).
     """
@@ -47,6 +49,9 @@ def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
         if (value := getattr(spec, option)) not in accepted:
             raise InvalidOptionError(f"{option}='{value}' is not accepted.", hint=f"Accepted: {', '.join(accepted)}.")
     width, height = size
+    if spec.grid is not None:
+        rows, columns = grid_shape(size, spec.grid)
+        return PlainGeometry(columns * spec.grid.patch, rows * spec.grid.patch, 0, 0)
     side = spec.size
     if spec.resize == "squash":
         return PlainGeometry(side, side, 0, 0)
@@ -57,9 +62,11 @@ def plain_geometry(size: tuple[int, int], spec: ImageSpec) -> PlainGeometry:
 
 
 def plain_view(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """Return the plain view as an RGB image of ``spec.size`` squared."""
+    """Return the plain view as an RGB image of ``spec.size`` squared, or in its own aspect ratio with a patch grid."""
     to = plain_geometry(image.size, spec)
     resample = FILTERS[spec.interpolation]
+    if spec.grid is not None:
+        return image.resize((to.width, to.height), resample)
     crop = (to.left, to.top, to.left + spec.size, to.top + spec.size)
     if to.width * to.height <= _WHOLE_PIXELS:
         return image.resize((to.width, to.height), resample).crop(crop)

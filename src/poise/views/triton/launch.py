@@ -29,7 +29,7 @@ _KINDS[OPERATIONS.index("solarize")] = view_kernels.SOLARIZE
 def usable(device: torch.device, spec: ImageSpec) -> bool:
     """Return whether the fused kernels support this device and these filters."""
     supported = {spec.interpolation, spec.crop_interpolation} <= {"bilinear", "bicubic"}
-    return triton_support.available and device.type == "cuda" and supported
+    return triton_support.available and device.type == "cuda" and supported and spec.grid is None
 
 
 def fused_views(
