@@ -69,12 +69,12 @@ def install(fault: Fault) -> None:
     """Replace the function at the fault's place."""
     from poise.cli.output.sink import Sink
     from poise.evaluate.storage.ledger import Ledger
-    from poise.inference.predictor import Predictor
+    from poise.inference import predictor
     from poise.loading import sources
 
     places = {
         "decode": (sources, "_load"),
-        "tune": (Predictor, "_answer"),
+        "tune": (predictor, "_predict"),
         "write": (os, "fsync"),
         "rename": (os, "replace"),
         "line": (Ledger, "append"),

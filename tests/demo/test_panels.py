@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import torch
+from PIL import Image
 
 import poise
 from poise.demo.advice import Basis, advice_card
 from poise.demo.bars import answer_card
 from poise.demo.kept_views import thumbnails, views_block
 from poise.demo.markup import MINUS, percent, text
-from poise.images import read_image
 from poise.inference.predictor import Predictor
 from poise.views import ViewRecipe
-from poise.views.pixels import pixels_of
+from poise.views.pixels import pixels_of, to_image
 
 LABELS = ["cat", "dog", "fox", "owl", "bee", "ant"]
 HOSTILE = '<img src=x onerror="alert(1)">${alert(2)}{{value}}`\\'
@@ -83,20 +84,19 @@ def test_methods_that_are_still_computed_have_empty_bars(answers) -> None:
 def test_views_are_those_of_the_answer(service, image) -> None:
     recipe = ViewRecipe(views=8, seed=3)
     (views,) = Predictor(service.encoder, views=recipe).views([image])
-    loaded = read_image(image)
-    cut = recipe.cut(
-        [np.array(loaded.image)], [recipe.plan(loaded)], service.encoder.image, torch.device("cpu"), torch.float32
-    )
-    spec = service.encoder.image
-    assert torch.equal(pixels_of(cut[0], spec), pixels_of(views, spec))
-    shown = thumbnails(image, recipe, spec, [0, 5])
+    shown = thumbnails(image, recipe, service.encoder, [0, 5])
     assert set(shown) == {0, 5}
-    assert all(uri.startswith("data:image/webp;base64,") for uri in shown.values())
+    for at, uri in shown.items():
+        assert uri.startswith("data:image/webp;base64,")
+        thumbnail = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+        small = to_image(pixels_of(views[at], service.encoder.image)).resize(thumbnail.size)
+        difference = np.asarray(thumbnail, float) - np.asarray(small, float)
+        assert np.abs(difference).mean() < 12  # grey levels: WebP loses some, and another crop differs by more
 
 
 def test_kept_views_have_their_vote_confidence_and_temperature(service, image, answers) -> None:
     details = answers["kld+cats"].details
-    shown = thumbnails(image, ViewRecipe(16), service.encoder.image, details.selected_views)
+    shown = thumbnails(image, ViewRecipe(16), service.encoder, details.selected_views)
     page = Reader(views_block(answers["kld+cats"], shown))
     assert [int(attrs["data-view"]) for tag, attrs in page.tags if tag == "li"] == list(details.selected_views)
     at = details.selected_views[0]

@@ -25,7 +25,8 @@ from poise.evaluate.units import choose
 from poise.images import read_image
 from poise.inference.answers import Prediction
 from poise.inference.batch_sizes import default_batch_size, in_halves
-from poise.inference.predictor import Predictor, SourceGroup, Watch
+from poise.inference.batches import SourceGroup, Watch
+from poise.inference.predictor import Predictor
 from poise.loading.overlap import map_ahead
 from poise.loading.sources import NamedBytes
 from poise.prompts import tokenise
@@ -275,7 +276,7 @@ def test_overlapping_stages_give_the_same_answers(encoder, tuner, files, monkeyp
         made = map_ahead(first, jobs, threads=1, window=1)
         return map_ahead(second, made, threads=1, window=1)
 
-    monkeypatch.setattr("poise.inference.predictor.run_stages", staged)
+    monkeypatch.setattr("poise.inference.batches.run_stages", staged)
     outcomes = list(predictor(encoder, tuner).run([*files[:3], "missing.png", *files[3:]]))
     assert isinstance(outcomes.pop(3), Failure)
     np.testing.assert_allclose(probs(outcomes), expected, atol=1e-5)

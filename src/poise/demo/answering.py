@@ -143,7 +143,7 @@ class _Answering:
         details = [result.details for result in answers.values() if result.details]
         chosen = [at for each in details for at in each.selected_views]
         recipe = self.service.classifier(self.service.plan(job).job).recipe
-        shown = thumbnails(self.image, recipe, self.service.encoder.image, chosen)
+        shown = thumbnails(self.image, recipe, self.service.encoder, chosen)
         blocks = "".join(views_block(result, shown) for result in answers.values() if result.details)
         return card("How tuning got there", blocks, name="poise-views")
 

@@ -6,16 +6,16 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from scipy.special import softmax
 
 from poise import methods
 from poise.demo.bars import TOP
 from poise.demo.markup import number, text
-from poise.images import read_image
-from poise.results import Details, Result
-from poise.types import ImageSpec
+from poise.errors import PoiseError
+from poise.inference.predictor import Predictor
+from poise.results import Details, Failure, Result
+from poise.types import DualEncoder
 from poise.views import ViewRecipe
 from poise.views.pixels import pixels_of, to_image
 
@@ -28,14 +28,15 @@ _LEGEND = (
 _MARKS = {"before": "before", "aim": "p_aug", "after": "after"}
 
 
-def thumbnails(image: bytes, recipe: ViewRecipe, spec: ImageSpec, chosen: Sequence[int]) -> Thumbnails:
+def thumbnails(image: bytes, recipe: ViewRecipe, encoder: DualEncoder, chosen: Sequence[int]) -> Thumbnails:
     """Return some views of an image as small images.
 
     The recipe draws the same crops here as for the answer, because they depend on the seed and the pixels only.
     """
-    loaded = read_image(image)
-    views = recipe.cut([np.array(loaded.image)], [recipe.plan(loaded)], spec, torch.device("cpu"), torch.float32)[0]
-    return {at: _data_uri(pixels_of(views[at], spec)) for at in dict.fromkeys(chosen)}
+    (views,) = Predictor(encoder, views=recipe, processes=False).views([image])
+    if isinstance(views, Failure):
+        raise PoiseError(views.message, code=views.code)
+    return {at: _data_uri(pixels_of(views[at].cpu(), encoder.image)) for at in dict.fromkeys(chosen)}
 
 
 def views_block(result: Result, shown: Thumbnails) -> str:

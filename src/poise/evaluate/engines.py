@@ -11,7 +11,7 @@ from poise.data import ImageSet
 from poise.errors import InvalidOptionError
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Worker, WorkerSettings
-from poise.inference.predictor import Watch
+from poise.inference.batches import Watch
 from poise.registry import Registry
 
 __all__ = ["Engine", "EngineMaker", "LocalEngine", "Watch", "engines"]

@@ -18,7 +18,8 @@ from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_se
 from poise.evaluate.storage.header import check_fingerprint
 from poise.evaluate.units import Unit
 from poise.inference.answers import Prediction
-from poise.inference.predictor import Predictor, SourceGroup, Watch
+from poise.inference.batches import SourceGroup, Watch
+from poise.inference.predictor import Predictor
 from poise.tuning import AnyTuner, make_tuner
 from poise.types import ClassTokens, Fingerprinted
 from poise.views import ViewRecipe

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy  # imports scipy.special when it is first used
+import torch
+from torch import Tensor
 
 from poise.calibration import upper_bound
 from poise.defaults import DEFAULT_VIEWS
@@ -103,11 +105,12 @@ def choose_views(classifier: Classifier[Any], images: Sequence[Any]) -> ViewChoi
     if len(images) < FEWEST:
         raise _too_few(len(images))
     chosen = [images[at] for at in np.linspace(0, len(images) - 1, min(MOST, len(images))).round().astype(int)]
-    predictor = Predictor(classifier.encoder, views=replace(classifier.recipe, views=FULL))
+    predictor = Predictor(classifier.encoder, classifier.tuner, replace(classifier.recipe, views=FULL))
     features = [row for row in predictor.features(chosen) if not isinstance(row, Failure)]
     if len(features) < FEWEST:
         raise _too_few(len(features))
-    return decide({count: _answers(classifier, features, count) for count in (FULL, *_allowed(reading))})
+    names, views = [method.name for method in reading], torch.stack(features)  # [N, 64, D]
+    return decide({count: _answers(predictor, views[:, :count], names) for count in (FULL, *_allowed(reading))})
 
 
 def _too_few(count: int) -> InvalidOptionError:
@@ -130,11 +133,12 @@ def _allowed(methods: Sequence[Method]) -> list[int]:
     return [count for count in CANDIDATES if fits(count)]
 
 
-def _answers(classifier: Classifier[Any], features: Sequence[Any], count: int) -> Floats:
-    """Return the probabilities [methods, N, C] under the first ``count`` views."""
-    rows = [classifier.tuner.predict(row[None, :count].to(classifier.encoder.device)) for row in features]
-    names = [method.name for method in classifier.methods if method.reads_views]
-    return np.array([[row[name].probs[0].double().cpu().numpy() for row in rows] for name in names])
+def _answers(predictor: Predictor, features: Tensor, names: Sequence[str]) -> Floats:
+    """Return the probabilities [methods, N, C] of images with the features [N, V, D]; NaN if they are not finite."""
+    rows = list(predictor.answer(features))
+    classes = next((len(row[names[0]].probs) for row in rows if row is not None), 1)
+    missing = np.full(classes, np.nan)
+    return np.array([[missing if row is None else row[name].probs for row in rows] for name in names])
 
 
 def decide(answers: dict[int, Floats]) -> ViewChoice:
