@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.progress import Progress
 from typer.testing import CliRunner
 
 from poise import progress
@@ -176,6 +178,19 @@ def test_options_come_from_variables(folder: Path) -> None:
     assert {row["method"] for row in rows(shown.stdout)} == {"zero-shot"}
 
 
+def test_the_rate_on_a_terminal_is_that_since_the_start() -> None:
+    """Four images of one batch arrive together after ten seconds: 0.4 images/s, not hundreds."""
+    clock = chain([0.0], repeat(10.0))
+    bar = Progress(get_time=lambda: next(clock))
+    task = bar.add_task("classified", total=9, completed=1)
+    rate, left = progress._Rate(1), progress._TimeLeft(1)
+    assert (rate.render(bar.tasks[0]).plain, left.render(bar.tasks[0]).plain) == ("first batch ...", "")
+    for _ in range(4):
+        bar.update(task, advance=1)
+    assert rate.render(bar.tasks[0]).plain == "0.4 images/s"
+    assert left.render(bar.tasks[0]).plain == "0:00:10 left"
+
+
 def test_progress_without_a_terminal_is_a_line_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +204,10 @@ def test_progress_without_a_terminal_is_a_line_from_time_to_time(
         "classified: 10 of 100 images, 0.3 images/s, 5 min left",
         "classified: 20 of 100 images, 0.3 images/s, 4 min left",
     ]
+    times = iter([0.0, 31.0])
+    with progress.progress_bar("classified", 100) as advance:
+        advance(0)
+    assert capsys.readouterr().err == "classified: 0 of 100 images, first batch ...\n"
     with progress.progress_bar("classified", 100, quiet=True) as advance:
         advance(5)
     assert capsys.readouterr().err == ""

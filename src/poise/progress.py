@@ -6,38 +6,57 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from poise.terminal import styled
 from poise.text import printable
 
 EVERY = 30.0  # seconds between lines
+FIRST = "first batch ..."  # instead of a rate, until there is one
 
 
 class _Rate(ProgressColumn):
-    """Images per second."""
+    """Images per second since the start of the work."""
+
+    def __init__(self, done: int) -> None:
+        super().__init__()
+        self._before = done
 
     def render(self, task: Task) -> Text:
-        """Return the current rate, or the final one."""
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:.1f} images/s")
+        """Return the rate so far, or that there is none yet."""
+        return Text(_rate(int(task.completed) - self._before, task.elapsed or 0.0))
+
+
+class _TimeLeft(_Rate):
+    """The time left at that rate."""
+
+    def render(self, task: Task) -> Text:
+        """Return hours, minutes and seconds; nothing before the first batch is done."""
+        done = task.completed - self._before
+        if not done or not task.elapsed or not task.remaining:
+            return Text("")
+        return Text(f"{timedelta(seconds=round(task.remaining * task.elapsed / done))} left")
+
+
+def _rate(images: int, seconds: float) -> str:
+    return f"{images / seconds:.1f} images/s" if images and seconds else FIRST
 
 
 @contextmanager
 def progress_bar(label: str, total: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield a function that adds a number of images to those that are done."""
+    """Yield a function that adds a number of images to those that are done; ``done`` of them are from before."""
     if quiet:
         yield lambda images: None
     elif not sys.stderr.isatty():
         yield _Lines(label, total, done)
     else:
         label_column = TextColumn("{task.description}", markup=False)
-        columns = (label_column, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        console = Console(file=styled(sys.stderr))
-        with Progress(*columns, console=console, speed_estimate_period=120, transient=True) as bar:
+        columns = (label_column, BarColumn(), MofNCompleteColumn(), _Rate(done), _TimeLeft(done))
+        with Progress(*columns, console=Console(file=styled(sys.stderr)), transient=True) as bar:
             task = bar.add_task(printable(label), total=total, completed=done)
             yield lambda images: bar.update(task, advance=images)
 
@@ -55,7 +74,7 @@ class _Lines:
         if now - self._printed < EVERY:
             return
         self._printed = now
-        rate = (self._done - self._first) / (now - self._began)
-        left = f", {(self._total - self._done) / rate / 60:.0f} min left" if rate else ""
-        text = f"{self._label}: {self._done} of {self._total} images, {rate:.1f} images/s{left}"
+        new, seconds = self._done - self._first, now - self._began
+        left = f", {(self._total - self._done) * seconds / new / 60:.0f} min left" if new else ""
+        text = f"{self._label}: {self._done} of {self._total} images, {_rate(new, seconds)}{left}"
         print(text, file=sys.stderr, flush=True)  # noqa: T201  stderr is where progress belongs

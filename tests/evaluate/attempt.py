@@ -62,6 +62,7 @@ def arguments(image_folder: Path, out: Path, *more: str) -> list[str]:
         "--name",
         "run",
         "--allow-changes",
+        "--tsne",
         *more,
     ]
 

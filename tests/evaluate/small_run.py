@@ -21,6 +21,7 @@ def configure(image_folder, out, **more):
         "device": "cpu",
         "out": str(out),
         "name": "run",
+        "tsne": True,
     }
     return build({**values, **more})
 

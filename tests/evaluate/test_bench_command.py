@@ -173,6 +173,24 @@ def test_a_dry_run_says_how_many_images_remain():
     assert isinstance(runner.invoke(app, [*base, "--limit", "100"]).exception, InvalidOptionError)
 
 
+def test_a_dry_run_lists_datasets_model_and_work_and_says_what_is_missing(tmp_path):
+    images = make_images(tmp_path / "images")
+    shown = runner.invoke(app, arguments(images, tmp_path / "runs", "--dry-run"))
+    assert shown.exit_code == 0, shown.output
+    assert f"dataset folder:{images}: 12 images, 3 classes; 12 there" in shown.output
+    assert "model tiny: loaded" in shown.output
+    assert "work: 8 chunks of at most 3 images, 24 images over all seeds" in shown.output
+    assert "nothing is missing" in shown.output
+    assert not (tmp_path / "runs").exists()
+    lacking = ["--dataset", f"dtd,folder:{images}", "--data", str(tmp_path), "--model", "ViT-B-16/openai"]
+    shown = runner.invoke(app, ["bench", "run", "--dry-run", *lacking, "--limit", "12", "--device", "cpu"])
+    assert shown.exit_code == 3, shown.output
+    assert "dataset dtd: 12 images, 47 classes; MISSING" in shown.output
+    assert "model ViT-B-16/openai: MISSING" in shown.output
+    assert f"dataset folder:{images}: 12 images" in shown.output
+    assert "missing: dataset dtd, model ViT-B-16/openai" in shown.output
+
+
 def test_a_relative_learning_rate_is_recorded_with_its_absolute_size(tmp_path):
     images = make_images(tmp_path / "images", each=1)
     more = ["--set", "options.all.lr=0.3rms", "--template", "a drawing of a {}."]

@@ -16,10 +16,11 @@ from poise import methods
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.loaders.tiny import load_tiny
-from poise.data import ImageSet, Item
+from poise.data import ImageSet, Item, open_dataset
 from poise.errors import ModelNotFoundError, RunConflictError, RunInterruptedError, UnknownNameError
-from poise.evaluate import records, worker
+from poise.evaluate import records, resolve, worker
 from poise.evaluate.run import run
+from poise.evaluate.storage import checks, run_folder
 from poise.evaluate.storage.run_folder import status
 from poise.images import read_image
 from poise.inference.predictor import Predictor
@@ -126,7 +127,7 @@ def test_a_finished_run_loads_nothing_and_changes_nothing(clean, image_folder, m
     monkeypatch.setattr(worker, "backbones", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "poise.evaluate.run.resolve",
+            "poise.evaluate.prepare.resolve",
             lambda config: dataclasses.replace(config, dtype="float32", view_engine="batched"),
         )
         summary = run(*configure(image_folder, clean))
@@ -172,6 +173,73 @@ def test_text_features_are_stored(clean):
         assert len(arrays["sample_ids"]) == 3
         assert not np.allclose(arrays["tuned/kld+cats"][0], arrays["start"], atol=1e-6)
         np.testing.assert_allclose(arrays["tuned/zero-shot"][0], arrays["start"], atol=1e-6)
+
+
+def test_text_features_are_stored_on_request_only(image_folder, tmp_path):
+    quick = {"seeds": "1", "methods": "zero-shot", "chunk": 9}
+    run(*configure(image_folder, tmp_path, tsne=False, **quick))
+    assert not (tmp_path / "run" / "features").exists()
+    summary = run(*configure(image_folder, tmp_path, **quick))
+    assert summary.computed == 0  # the answers are there, only the features are added
+    assert len(list((tmp_path / "run" / "features").glob("*.npz"))) == 1
+
+
+def test_methods_are_made_once_per_run_and_dataset_and_not_per_batch(image_folder, tmp_path, monkeypatch):
+    made = []
+
+    def counted(*given, **options):
+        made.append(options.get("dataset", ""))
+        return make_methods(*given, **options)
+
+    make_methods = resolve.make_methods
+    for module in (resolve, worker):
+        monkeypatch.setattr(module, "make_methods", counted)
+    run(*configure(image_folder, tmp_path, batch_size=1, tsne=False))  # 18 batches
+    assert made == ["", "", f"folder:{image_folder}"]  # the run, its worker, and the worker's dataset
+
+
+def test_the_header_is_parsed_once(image_folder, tmp_path, monkeypatch):
+    run(*configure(image_folder, tmp_path, seeds="1", tsne=False))
+    for part in tmp_path.rglob("*.parquet"):
+        part.unlink()
+    parsed = []
+    monkeypatch.setattr(run_folder, "read_header", lambda path: parsed.append(path) or checks.read_header(path))
+    assert run(*configure(image_folder, tmp_path, seeds="1", tsne=False)).computed == 3
+    assert len(parsed) == 1
+
+
+def test_a_run_without_augmix_does_not_say_that_it_has_it(image_folder, tmp_path, monkeypatch):
+    images = dataclasses.replace(open_dataset(f"folder:{image_folder}"), augmix=True)
+    monkeypatch.setattr("poise.evaluate.prepare.open_set", lambda name, root, config: images)
+    run(*configure(image_folder, tmp_path, augmix="off", seeds="1", methods="zero-shot"))
+    file = tmp_path / "run" / "run.json"
+    head = json.loads(file.read_text())
+    assert head["datasets"][images.name]["augmix"] is False
+    head["datasets"][images.name]["augmix"] = True  # as earlier versions wrote it
+    file.write_text(json.dumps(head))
+    max(tmp_path.rglob("part-*.parquet")).unlink()
+    assert run(*configure(image_folder, tmp_path, augmix="off", seeds="1", methods="zero-shot")).computed == 1
+
+
+def test_a_kill_loses_little_of_a_small_run(tmp_path):
+    images = make_images(tmp_path / "images", classes=2, each=25)
+    values = {"limit": 50, "seeds": "1", "methods": "zero-shot", "views": 1, "chunk": 0, "batch_size": 2}
+    assert configure(images, tmp_path, **values)[0].run_id == "run"
+    summary = run(*configure(images, tmp_path, **values))
+    assert summary.units == 13  # of 4 images: a twentieth, in whole batches
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert stored["config"]["chunk"] == 4
+
+
+def test_a_run_of_an_earlier_version_keeps_its_chunks_and_its_name(image_folder, tmp_path):
+    old, new = (
+        configure(image_folder, tmp_path, name="", seeds="1", methods="zero-shot", chunk=chunk) for chunk in (128, 0)
+    )
+    assert old[0].run_id == new[0].run_id
+    assert run(*old).units == 1
+    max(tmp_path.rglob("part-*.parquet")).unlink()
+    summary = run(*new)
+    assert (summary.units, summary.computed) == (1, 1)
 
 
 def test_status_counts(clean):
@@ -245,7 +313,7 @@ def test_images_read_by_other_processes_give_the_same_bytes(image_folder, tmp_pa
 def test_wrong_labels_are_noticed_early(image_folder, tmp_path, monkeypatch, caplog):
     items = tuple(Item(f"{index}", index % 3, str(image_folder / "class0" / "0.png")) for index in range(120))
     images = ImageSet("folder:wrong", ("a", "b", "c"), items)  # one picture under three labels: chance
-    monkeypatch.setattr("poise.evaluate.run.open_set", lambda name, root, config: images)
+    monkeypatch.setattr("poise.evaluate.prepare.open_set", lambda name, root, config: images)
     with caplog.at_level(logging.WARNING):
         summary = run(
             *configure(image_folder, tmp_path, chunk=60, methods="zero-shot", views=1, seeds="1", batch_size=60)

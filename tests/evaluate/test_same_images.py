@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,9 +10,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from poise import progress
 from poise.cli.app import app
 from poise.data import verify
 from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictError
+from poise.evaluate import same_images
 from poise.images import read_image
 from poise.report.records.runs import load
 from tests.evaluate.attempt import make_images
@@ -84,6 +88,54 @@ def test_a_replaced_image_is_refused_by_name_when_a_run_is_resumed(images: Path,
     file.write_bytes(kept)
     assert bench(images, tmp_path / "out").exit_code == 0
     assert lost.exists()
+
+
+def test_files_of_the_same_size_and_time_are_not_read_again(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench(images, tmp_path / "out").exit_code == 0
+    read: list[object] = []
+    monkeypatch.setattr(same_images, "read_image", lambda source: read.append(source) or read_image(source))
+    open_part(tmp_path / "out")
+    assert bench(images, tmp_path / "out").exit_code == 0
+    assert read == []
+    open_part(tmp_path / "out")
+    (images / "class1" / "0.png").touch()  # another time: the pixels of its chunks decide
+    assert bench(images, tmp_path / "out").exit_code == 0
+    assert 1 <= len(read) <= 2
+    open_part(tmp_path / "out")
+    assert bench(images, tmp_path / "out", "--deep").exit_code == 0
+    assert len(read) >= 4
+
+
+def test_an_image_of_the_same_size_and_time_is_found_by_its_pixels(images: Path, tmp_path: Path) -> None:
+    for file in images.rglob("*.png"):
+        Image.open(file).save(file.with_suffix(".bmp"))  # files of the same size
+        file.unlink()
+    file, other = images / "class1" / "0.bmp", images / "class1" / "1.bmp"
+    assert bench(images, tmp_path / "out").exit_code == 0
+    open_part(tmp_path / "out")
+    times = file.stat()
+    shutil.copy(other, file)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    refused = bench(images, tmp_path / "out", "--deep")
+    assert isinstance(refused.exception, RunConflictError)
+    assert bench(images, tmp_path / "out").exit_code == 0
+
+
+def test_a_run_without_times_is_compared_by_pixels_and_shows_progress(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As runs of earlier versions are."""
+    assert bench(images, tmp_path / "out").exit_code == 0
+    ledger = tmp_path / "out" / "run" / "ledger.jsonl"
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    ledger.write_text("".join(json.dumps({**line, "files": ""}) + "\n" for line in lines))
+    open_part(tmp_path / "out")
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    resumed = bench(images, tmp_path / "out")
+    assert resumed.exit_code == 0
+    assert "run: comparing images: 4 of 4 images" in resumed.output
 
 
 def test_the_same_pixels_in_another_file_are_the_same_image(images: Path, tmp_path: Path) -> None:

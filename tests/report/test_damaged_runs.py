@@ -46,6 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
         "--name",
         "run",
         "--allow-changes",
+        "--tsne",
     ]
     assert CliRunner().invoke(app, [*command, "--out", str(root / "runs")]).exit_code == 0
     return root / "runs" / "run", command

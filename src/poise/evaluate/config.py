@@ -46,7 +46,7 @@ class RunConfig:
     coverage: float = 0.9  # of the prediction sets, if ``calibrate``
     max_error: float = 0.05  # among answered images, certified with confidence 95 %, if ``calibrate``
     batch_size: int = 0  # images computed together; 0 = by device
-    chunk: int = 128  # images per file: the most that a killed run loses
+    chunk: int = 0  # images per file: the most that a killed run loses; 0 = by device and number of images
     device: str = "auto"
     dtype: str = "auto"
 
@@ -54,7 +54,8 @@ class RunConfig:
         """Return the fields that enter the hash: all except name and title, and levels that nothing depends on."""
         unused = ("name", "title", *([] if self.calibrate else ["calibrate", "coverage", "max_error"]))
         values = {key: value for key, value in asdict(self).items() if key not in unused}
-        return _plain(values)
+        # Earlier versions had 128 where now the number of images decides, and their folders keep their names.
+        return _plain({**values, "chunk": self.chunk or 128})
 
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON of the fields that change numbers."""
@@ -77,6 +78,8 @@ class Settings:
     engine: str = "local"
     address: str = ""  # of a Ray cluster
     actors: int = 0  # Ray processes, each with a model; 0 = by the resources of the cluster
+    tsne: bool = False  # also store class text features before and after tuning, for the t-SNE figure
+    deep: bool = False  # on resuming, compare the pixels of all finished images, not only sizes and times of files
 
 
 def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
@@ -231,7 +234,7 @@ def check(config: RunConfig) -> None:
     for name, accepted in choices.items():
         if getattr(config, name) not in accepted:
             raise UnknownNameError.of(name, getattr(config, name), accepted)
-    _check_least(config, {"views": 1, "chunk": 1, "limit": 0, "batch_size": 0, "calibrate": 0})
+    _check_least(config, {"views": 1, "chunk": 0, "limit": 0, "batch_size": 0, "calibrate": 0})
     for name, flag in {"datasets": "dataset", "methods": "method", "seeds": "seeds"}.items():
         values = getattr(config, name)
         if not values:
@@ -269,7 +272,7 @@ def _coerce(key: str, value: Any, field_type: Any) -> Any:
         return 0
     if kind is int and isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise InvalidOptionError(f"'{key}' is {value!r}.", hint=f"It must be of type {kind.__name__}.")
     if isinstance(value, str) and "\0" in value:
         raise InvalidOptionError(f"'{key}' has a null character.", hint="No path or name can have one.")

@@ -34,7 +34,7 @@ def draw(ids: Collection[str], number: int) -> frozenset[str]:
 
 def check_calibration(config: RunConfig) -> None:
     """Refuse a number of calibration images that can't give what was asked for, and answers that depend on order."""
-    from poise.evaluate.resolve import is_ordered
+    from poise.evaluate.resolve import is_ordered, make_methods
 
     if config.calibrate == 0:
         for name in ("coverage", "max_error"):
@@ -51,7 +51,7 @@ def check_calibration(config: RunConfig) -> None:
             f"images, and a certified error of at most {config.max_error:g} at least {for_error}.",
             hint="Give more images, or set lower levels, such as --set coverage=0.8 --set max_error=0.1.",
         )
-    if is_ordered(config):
+    if is_ordered(config, make_methods(config)):
         raise InvalidOptionError(
             f"'calibrate' is {config.calibrate}, and some answers depend on the images before: calibration images "
             "would not be like the others.",

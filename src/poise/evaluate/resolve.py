@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -
     return result
 
 
-def check_init(config: RunConfig) -> None:
-    """Reject an init, a template, methods or an option of the framework that can't be used, before data is read."""
+def check_init(config: RunConfig) -> list[Method]:
+    """Return the methods; reject an init, a template, methods or an option of the framework that can't be used."""
     framework = frameworks.get(config.framework)
     framework.parse(config.framework_options)
     framework.check(chosen := make_methods(config))
@@ -86,6 +87,7 @@ def check_init(config: RunConfig) -> None:
             f"The init '{config.init}' is neither a name nor a file.",
             hint=f"Give {names}, or a prompt that `poise fit` or `poise convert` wrote.",
         )
+    return chosen
 
 
 def init_kind(config: RunConfig) -> str:
@@ -96,6 +98,11 @@ def init_kind(config: RunConfig) -> str:
     return config.init.partition(":")[0] if file != config.init else load(file).facts.kind
 
 
-def is_ordered(config: RunConfig) -> bool:
+def is_ordered(config: RunConfig, chosen: Sequence[Method]) -> bool:
     """Return whether answers depend on earlier images: such a stream is one unit, and never split."""
-    return frameworks.get(config.framework).ordered or any(method.ordered for method in make_methods(config))
+    return frameworks.get(config.framework).ordered or any(method.ordered for method in chosen)
+
+
+def uses_augmix(config: RunConfig, images: ImageSet) -> bool:
+    """Return whether the views of a dataset are mixed with AugMix in this run."""
+    return config.augmix == "on" if config.augmix in ("on", "off") else images.augmix

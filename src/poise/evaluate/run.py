@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from poise.data import ImageSet
-from poise.errors import InvalidOptionError
+from poise.evaluate import same_images
 from poise.evaluate import text_features as features
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import Engine, Watch, engines
-from poise.evaluate.held_out import remaining
+from poise.evaluate.prepare import PreparedRun, prepare
 from poise.evaluate.records import TOP, stores_all
-from poise.evaluate.resolve import check_init, make_methods, open_set, resolve
-from poise.evaluate.same_images import check_images
+from poise.evaluate.resolve import check_init
 from poise.evaluate.sanity import plausibility
-from poise.evaluate.storage.header import MODEL, header
+from poise.evaluate.storage.header import MODEL
 from poise.evaluate.storage.run_folder import RunFolder
-from poise.evaluate.units import Plan, Unit, choose
+from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, WorkerSettings
 from poise.progress import progress_bar
 from poise.text import file_name
@@ -69,88 +68,77 @@ def run(
         warn: called with a sentence as soon as results look doubtful.
         quiet: show no progress.
     """
-    check_init(config)
+    methods = check_init(config)
     make_engine = engines.get(settings.engine)
     with RunFolder(settings.out, config.run_id) as folder:
-        resolved = _resolved(config, folder.header())
-        sets = _open_sets(resolved, settings.data)
-        chosen = {
-            name: choose([item.id for item in images.items], [item.label for item in images.items], resolved.limit)
-            for name, images in sets.items()
-        }
-        for name, positions in chosen.items():
-            remaining(resolved, name, len(positions))
-        head = header(resolved, make_methods(resolved), sets, chosen)
-        folder.begin(head, allow_changes=allow_changes)
-        plan = Plan.of(head)
-        units = [
-            unit
-            for name, images in sets.items()
-            for unit in plan.units(name, file_name(images.name), chosen[name], [item.id for item in images.items])
-        ]
-        attempt = _Attempt(folder, sets, units, resolved, warn)
+        prepared = prepare(config, settings.data, methods, folder.header())
+        for problem in prepared.missing.values():
+            raise problem
+        folder.begin(prepared.header(), allow_changes=allow_changes)
+        attempt = _Attempt(folder, prepared, warn, quiet=quiet)
+        attempt.check_images(deep=settings.deep)
         stored = (folder.header() or {}).get(MODEL)
-        job = WorkerSettings(resolved, settings.data, settings.workers, settings.actors, stored)
-        attempt.finish(lambda: make_engine(job, sets, settings.address), check, command, quiet)
+        job = WorkerSettings(prepared.config, settings.data, settings.workers, settings.actors, stored)
+        attempt.finish(lambda: make_engine(job, prepared.sets, settings.address), check, command, tsne=settings.tsne)
         return attempt.summary()
-
-
-def _resolved(config: RunConfig, stored: Mapping[str, Any] | None) -> RunConfig:
-    """Return the configuration on this machine; a run that is resumed keeps its stored batch size."""
-    batch_size = config.batch_size or int((stored or {"config": {}})["config"].get("batch_size", 0))
-    # Resolving changes the hash; header and rows have the folder's name all the same.
-    return replace(
-        resolve(replace(config, batch_size=batch_size)), name=str(stored["run"]) if stored else config.run_id
-    )
 
 
 class _Attempt:
     """One attempt at the unfinished part of a run."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        sets: Mapping[str, ImageSet],
-        units: Sequence[Unit],
-        config: RunConfig,
-        warn: Callable[[str], None],
+        self, folder: RunFolder, prepared: PreparedRun, warn: Callable[[str], None], *, quiet: bool = False
     ) -> None:
-        self.folder, self.sets, self.units, self.warn = folder, sets, units, warn
-        self.methods = len(config.methods)
-        state = folder.state(units)
+        self.folder, self.sets, self.units, self.warn = folder, prepared.sets, prepared.units(), warn
+        self.methods, self._quiet = len(prepared.methods), quiet
+        state = folder.state(self.units)
         self.damaged = state.damaged
-        self.todo = [unit for unit in units if unit.id not in state.finished]
-        if self.todo and state.finished:
-            check_images(folder, sets, state.finished)
+        self.done = [unit for unit in self.units if unit.id in state.finished]
+        self.todo = [unit for unit in self.units if unit.id not in state.finished]
         self.warnings: list[str] = []
         self._seen: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
-        folder.check_space(sum(_bytes(unit, sets, config) for unit in self.todo))
+        folder.check_space(sum(_bytes(unit, self.sets, prepared.config) for unit in self.todo))
+
+    def check_images(self, *, deep: bool) -> None:
+        """Raise an error if an image of a finished unit was replaced, since the run would mix answers for both."""
+        if self.todo and self.done:
+            same_images.check(self.folder, self.sets, self.done, deep=deep, quiet=self._quiet)
 
     def finish(
-        self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str], quiet: bool
+        self, make_engine: Callable[[], Engine], check: Callable[[], None], command: Sequence[str], *, tsne: bool
     ) -> None:
         """Compute the unfinished units, then the text features. No model is loaded if nothing is left to do."""
-        files = {name: f"features/{file_name(images.name)}.npz" for name, images in self.sets.items()}
-        missing = {name: file for name, file in files.items() if not self.folder.has_file(file)}
+        missing = self._missing_features() if tsne else {}
         if not self.todo and not missing:
             return
         start = {"event": "start", "command": list(command), "open": len(self.todo), "damaged": list(self.damaged)}
         self.folder.ledger.append(start)
+        stamps = same_images.stamps(self.sets, self.todo)  # before an image is read
         engine = make_engine()
-        total, remaining = (sum(len(unit.items) for unit in units) for units in (self.units, self.todo))
-        with progress_bar(self.folder.run_id, total, total - remaining, quiet=quiet) as progress:
+        total, finished = (sum(len(unit.items) for unit in units) for units in (self.units, self.done))
+        with progress_bar(self.folder.run_id, total, finished, quiet=self._quiet) as progress:
             for done in engine.run(self.todo, Watch(progress=progress, check=check)):
-                self.folder.identify(done.model_fingerprint)
-                facts = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}
-                self.folder.commit(done.unit, done.content, **facts, seconds=round(done.seconds, 3))
-                self._check_accuracy(done)
+                self._commit(done, stamps[done.unit.id])
         for name, file in missing.items():
             check()
             units = [unit for unit in self.units if unit.dataset == name]
             positions = [position for unit in units if unit.seed == units[0].seed for position in unit.items]
             arrays = engine.text_features(name, features.sample_positions(positions), units[0].seed)
             self.folder.commit_file(file, features.pack(arrays))
+
+    def _commit(self, done: Finished, stamp: str | None) -> None:
+        self.folder.identify(done.model_fingerprint)
+        facts: dict[str, Any] = {"images": done.images, "errors": done.errors, "fallbacks": done.fallbacks}
+        if stamp is not None:
+            facts["files"] = stamp
+        self.folder.commit(done.unit, done.content, **facts, seconds=round(done.seconds, 3))
+        self._check_accuracy(done)
+
+    def _missing_features(self) -> dict[str, str]:
+        """Return the file of text features of each dataset that has none yet."""
+        files = {name: f"features/{file_name(images.name)}.npz" for name, images in self.sets.items()}
+        return {name: file for name, file in files.items() if not self.folder.has_file(file)}
 
     def summary(self) -> RunSummary:
         """Summarise the run as it is now."""
@@ -181,15 +169,6 @@ class _Attempt:
             if doubt:
                 self.warn(doubt)
                 self.warnings.append(doubt)
-
-
-def _open_sets(config: RunConfig, root: str) -> dict[str, ImageSet]:
-    """Open the datasets by their configured names; the names in the records must differ as well."""
-    sets = {name: open_set(name, root, config) for name in config.datasets}
-    (name, count), *_ = Counter(images.name for images in sets.values()).most_common()
-    if count > 1:
-        raise InvalidOptionError(f"Several datasets are called '{name}'.", hint="Run each on its own, with a --name.")
-    return sets
 
 
 def _bytes(unit: Unit, sets: Mapping[str, ImageSet], config: RunConfig) -> int:

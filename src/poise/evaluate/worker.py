@@ -14,7 +14,7 @@ from poise.backbones.fingerprint import fingerprint
 from poise.data import ImageSet
 from poise.evaluate import records
 from poise.evaluate.config import RunConfig
-from poise.evaluate.resolve import check_init, is_ordered, make_methods, open_set
+from poise.evaluate.resolve import is_ordered, make_methods, open_set, uses_augmix
 from poise.evaluate.storage.header import check_fingerprint
 from poise.evaluate.units import Unit
 from poise.inference.answers import Prediction
@@ -29,7 +29,7 @@ from poise.views import ViewRecipe
 class WorkerSettings:
     """The settings of a worker; picklable, so that it can be sent to another machine."""
 
-    config: RunConfig  # resolved
+    config: RunConfig  # resolved, and checked by `check_init`
     data: str
     workers: int = 0
     actors: int = 0
@@ -54,9 +54,9 @@ class Worker:
     """Computes the records of units. Views are encoded once per image and seed for all methods."""
 
     def __init__(self, job: WorkerSettings, sets: Mapping[str, ImageSet] | None = None) -> None:
-        check_init(job.config)
         self.job = job
         self.config = job.config
+        self._ordered = is_ordered(self.config, make_methods(self.config))
         self.encoder = backbones.load_model(self.config.model, device=self.config.device, dtype=self.config.dtype)
         self.fingerprint = self._identify()
         self._sets = dict(sets or {})
@@ -105,8 +105,7 @@ class Worker:
 
     def _group(self, dataset: str, positions: Sequence[int], seed: int, stream: int | None) -> SourceGroup:
         images, config = self._images(dataset), self.config
-        augmix = config.augmix == "on" if config.augmix in ("on", "off") else images.augmix
-        recipe = ViewRecipe(config.views, seed, augmix, engine=config.view_engine)
+        recipe = ViewRecipe(config.views, seed, uses_augmix(config, images), engine=config.view_engine)
         items = [images.items[position] for position in positions]
         return SourceGroup(items, recipe, lambda: self._tuner_for(dataset, stream))
 
@@ -125,7 +124,7 @@ class Worker:
 
         If the order of images matters, each ``stream`` (a seed, or None for text features) has its own tuner.
         """
-        key = (dataset, stream if is_ordered(self.config) else None)
+        key = (dataset, stream if self._ordered else None)
         if self._tuner is None or self._tuner[0] != key:
             tuner = make_tuner(
                 self.encoder,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +17,17 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidat
 from poise.errors import InvalidCheckpointError, ModelNotFoundError, reason_of
 
 PROBE_SECONDS = 3.0
+_cache_only: ContextVar[bool] = ContextVar("cache_only", default=False)
+
+
+@contextmanager
+def cache_only() -> Iterator[None]:
+    """Download nothing inside the block: what is not in the cache is a `ModelNotFoundError`."""
+    token = _cache_only.set(True)
+    try:
+        yield
+    finally:
+        _cache_only.reset(token)
 
 
 def fetch(repo: str, names: Sequence[str], cache_dir: str | None = None) -> Path:
@@ -64,6 +77,8 @@ def fetch_folder(repo: str, patterns: Sequence[str], cache_dir: str | None = Non
 
 def _require_network(repo: str, names: Sequence[str], cache_dir: str | None) -> None:
     """Raise an error if the hub can't be reached; its client would retry for half a minute."""
+    if _cache_only.get():
+        raise _missing(repo, names, cache_dir, "downloads are off here")
     if constants.HF_HUB_OFFLINE:
         raise _missing(repo, names, cache_dir, "offline mode is on")
     if urllib.request.getproxies():

@@ -24,7 +24,7 @@ from poise.cli.input.shared_options import (
     Template,
     Threads,
 )
-from poise.cli.output.dry_run import show_configuration
+from poise.cli.output.dry_run import show_plan
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.cli.typer_app import Commands
 from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
@@ -78,7 +78,7 @@ def run_command(
         int | None, _option("Images per dataset to calibrate each method with; metrics are of the others.", "none")
     ] = None,
     batch_size: Annotated[str | None, _like(BatchSize, "by device")] = None,
-    chunk: Annotated[int | None, _option("Images per file of records, the most that a kill loses.", "128")] = None,
+    chunk: Annotated[int | None, _option("Images per file of records, the most that a kill loses.", "auto")] = None,
     device: Annotated[str | None, _like(Device, "auto")] = None,
     dtype: Annotated[str | None, _like(Dtype, "auto")] = None,
     workers: Annotated[int | None, _option("Threads or processes that read images.", "auto")] = None,
@@ -90,8 +90,13 @@ def run_command(
     name: Annotated[str | None, _option("Name of the run.", "model and hash")] = None,
     config: Annotated[Path | None, _option("TOML file with a configuration; options override it.")] = None,
     assign: Annotated[list[str] | None, typer.Option("--set", help="Set a key, e.g. options.tpt.lr=0.003.")] = None,
+    tsne: Annotated[bool | None, _option("Store class text features too, for the t-SNE figure.", "no")] = None,
+    deep: Annotated[
+        bool | None,
+        _option("Resuming: compare the pixels of finished images, not only their files' size and time.", "no"),
+    ] = None,
     allow_changes: Annotated[bool, _option("Resume a run of other versions or another device.")] = False,
-    dry_run: Annotated[bool, _option("Print the configuration and check its names; run nothing.")] = False,
+    dry_run: Annotated[bool, _option("Print the plan and what is missing (exit code 3); run nothing.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -104,7 +109,7 @@ def run_command(
     worst = 0
     for run_config, settings in _configurations(config, flags, assign or []):
         if dry_run:
-            show_configuration(run_config, settings)
+            worst = max(worst, 0 if show_plan(run_config, settings) else SOME_FAILED)
         else:
             worst = max(worst, _run(run_config, settings, allow_changes, quiet))
     raise typer.Exit(worst)

@@ -56,6 +56,7 @@ _HEADER: Mapping[str, Check] = {"run": _text, "config": _table, "methods": _tabl
 _LINE: Mapping[str, Check] = {
     "unit": _text,
     "file": _text,
+    "files": _text,
     "sha256": _text,
     "images": _number(0),
     "errors": _number(0),

@@ -16,7 +16,7 @@ from poise import __version__
 from poise.errors import RunConflictError
 from poise.evaluate.config import RunConfig
 from poise.evaluate.learning_rates import absolute_rates
-from poise.evaluate.resolve import init_kind, is_ordered
+from poise.evaluate.resolve import init_kind, is_ordered, uses_augmix
 from poise.text import file_name
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def header(
         "run": config.run_id,
         "title": config.title,
         "config": config.hashed(),
-        "ordered": is_ordered(config),
+        "ordered": is_ordered(config, methods),
         "init_kind": init_kind(config),
         MODEL: None,  # see `RunFolder.identify`
         "config_hash": config.digest(),
         "methods": {method.name: {**method.settings(), **_chosen(method, sets, rates)} for method in methods},
-        "datasets": {images.name: describe(images, chosen[name]) for name, images in sets.items()},
+        "datasets": {images.name: describe(config, images, chosen[name]) for name, images in sets.items()},
         "versions": versions(),
         "commit": commit(),
         "device": device_name(config.device),
@@ -70,7 +70,7 @@ def _chosen(method: Method, sets: Mapping[str, ImageSet], rates: Mapping[str, An
     return {name: value for name, value in found.items() if value}
 
 
-def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
+def describe(config: RunConfig, images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
     """Return what identifies a dataset: its classes in order, and the ids and labels of the images that take part."""
     items = [images.items[position] for position in chosen]
     return {
@@ -81,7 +81,7 @@ def describe(images: ImageSet, chosen: Sequence[int]) -> dict[str, Any]:
         "available": len(images.items),
         "images_hash": _sha256(f"{item.label} {item.id}" for item in items),
         "template": images.template,
-        "augmix": images.augmix,
+        "augmix": uses_augmix(config, images),
         "shift": images.shift,
     }
 

@@ -42,6 +42,7 @@ class RunFolder:
         self.run_id = run_id
         self.ledger = Ledger(self.path / "ledger.jsonl")
         self._lock = FileLock(self.path / ".lock")
+        self._header: dict[str, Any] | None = None
 
     def __enter__(self) -> RunFolder:
         with storage_errors(self.path):
@@ -66,7 +67,9 @@ class RunFolder:
 
     def header(self) -> dict[str, Any] | None:
         """Return the stored header; None if the run has not begun."""
-        return read_header(self.path) if (self.path / "run.json").exists() else None
+        if self._header is None and (self.path / "run.json").exists():
+            self._header = read_header(self.path)
+        return self._header
 
     def begin(self, header: Mapping[str, Any], *, allow_changes: bool = False) -> None:
         """Write the header of a new run, or refuse to resume a run with another header."""
@@ -95,6 +98,7 @@ class RunFolder:
             self._write_header({**stored, MODEL: fingerprint})
 
     def _write_header(self, header: Mapping[str, Any]) -> None:
+        self._header = dict(header)
         text = json.dumps(header, indent=2, sort_keys=True, ensure_ascii=False)
         write_atomic(self.path / "run.json", f"{text}\n".encode("utf-8", "surrogatepass"))
 
@@ -197,6 +201,9 @@ def status(path: str | Path) -> Status:
 
 def _comparable(header: Mapping[str, Any], allow_changes: bool) -> dict[str, Any]:
     compared = json.loads(json.dumps({key: header.get(key) for key in COMPARED}))
+    if (compared["config"] or {}).get("augmix") in ("on", "off"):
+        for dataset in (compared["datasets"] or {}).values():  # earlier versions had the dataset's usual value here
+            dataset.pop("augmix", None)
     return {key: value for key, value in compared.items() if not (allow_changes and key in CODE)}
 
 

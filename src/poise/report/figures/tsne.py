@@ -53,7 +53,8 @@ def text_features(records: Records) -> Iterator[TextFeatures]:
     files = [(run, file) for run, folder in records.folders.items() for file in sorted(folder.glob("features/*.npz"))]
     if not files:
         raise InvalidDatasetError(
-            "The runs contain no text features.", hint="`poise bench run` writes them into features/*.npz."
+            "The runs contain no text features.",
+            hint="Repeat `poise bench run` with --tsne: it writes them into features/*.npz.",
         )
     for run, file in files:
         try:
