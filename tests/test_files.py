@@ -6,15 +6,17 @@ import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from poise import files
 from poise.cli.app import app
 from poise.errors import StorageError
-from poise.files import read_bounded, write_atomic
+from poise.files import only_writer, read_bounded, write_atomic
 
 
 def test_a_link_keeps_its_place_and_its_file_is_written(tmp_path: Path) -> None:
@@ -45,6 +47,35 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="Can't write"):
         write_atomic(tmp_path / "file" / "inner", b"x")
+
+
+def test_what_lies_at_a_temporary_name_is_never_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "guessed")
+    (tmp_path / "outside").write_bytes(b"precious")
+    (tmp_path / f"{files.TEMPORARY}guessed").symlink_to("outside")
+    with pytest.raises(StorageError, match="File exists"):
+        write_atomic(tmp_path / "file", b"new")
+    assert (tmp_path / "outside").read_bytes() == b"precious"
+
+
+def test_two_writers_of_a_file_both_succeed(tmp_path: Path) -> None:
+    contents = [bytes([number]) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda content: write_atomic(tmp_path / "file", content), contents * 8))
+    assert (tmp_path / "file").read_bytes() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_second_writer_of_lines_is_refused(tmp_path: Path) -> None:
+    arguments = ["classify", "samples", "--labels", "a,b", "--model", "tiny", "--method", "zero-shot"]
+    out = tmp_path / "rows.jsonl"
+    with only_writer(out):
+        result = CliRunner().invoke(app, [*arguments, "--format", "jsonl", "--out", str(out)])
+        assert isinstance(result.exception, StorageError)
+        assert "Another process is writing" in str(result.exception)
+    assert out.read_bytes() == b""
+    with only_writer(Path("/dev/null")), only_writer(Path("/dev/null")):
+        pass
 
 
 def test_a_file_without_end_is_not_read_to_its_end() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +44,7 @@ def write_atomic(path: str | Path, content: bytes) -> None:
     """Write a file that is either complete or absent, even after a power failure.
 
     A link keeps its place, and the file that it leads to is written. What is not a file, such as ``/dev/stdout``, is
-    written to directly: replacing it would remove the device.
+    written to directly: replacing it would remove the device. Of several writers, the last one's file stays.
     """
     path = Path(path)
     with storage_errors(path):
@@ -52,9 +54,9 @@ def write_atomic(path: str | Path, content: bytes) -> None:
                 file.write(content)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{TEMPORARY}{path.name}")
+        temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:  # a new file: nothing that is there, such as a link, is written to
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -63,6 +65,28 @@ def write_atomic(path: str | Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Keep other processes that ask for it from writing a file that is written line by line; it is created if absent.
+
+    Raises:
+        StorageError: Another process writes it, or it can't be written.
+    """
+    if path.exists() and not path.is_file():  # a device or a pipe, which many may write to
+        yield
+        return
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "Wait for it, or give another file."
+            raise StorageError(f"Another process is writing '{path}'.", hint=hint) from None
+        yield
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -81,7 +105,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  not a dict
 
 
-def read_bounded(path: str | Path, limit: int) -> bytes:
+def read_bounded(path: str | Path, limit: int = 64 << 20) -> bytes:
     """Return the content of a file; an OSError if it has more than ``limit`` bytes, as a device that never ends has."""
     with open(path, "rb") as file:
         content = file.read(limit + 1)

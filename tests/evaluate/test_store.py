@@ -93,6 +93,20 @@ def test_leftovers_of_a_killed_process_are_cleared(tmp_path):
         assert not left.exists()
 
 
+@pytest.mark.parametrize("name", ["", ".lock", ".owner.json", "run.json", "ledger.jsonl", "set", str(UNITS[0].path)])
+def test_links_in_a_run_s_folder_are_not_written_through(tmp_path, name):
+    with RunFolder(tmp_path / "runs", "one") as folder:
+        folder.begin(HEADER)
+        folder.commit(UNITS[0], b"first")
+    linked = tmp_path / "runs" / "one" / name
+    outside = linked.rename(tmp_path / "outside")
+    linked.symlink_to(outside)
+    before = {path: path.is_file() and path.read_bytes() for path in (outside, *outside.rglob("*"))}
+    with pytest.raises(RunConflictError, match="is a link"), RunFolder(tmp_path / "runs", "one"):
+        pytest.fail("it was opened")
+    assert before == {path: path.is_file() and path.read_bytes() for path in (outside, *outside.rglob("*"))}
+
+
 def _hold(path, entered, leave):
     with RunFolder(path, "one"):
         entered.set()

@@ -7,6 +7,7 @@ from pathlib import Path
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
 from poise.data.locations import list_images
+from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test"}
@@ -14,7 +15,7 @@ _SPLITS = {"train", "training", "val", "valid", "validation", "test"}
 
 def read_class_file(path: Path) -> dict[str, str]:
     """Read a file with one ``folder class name`` per line, in label order."""
-    lines = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line.split(maxsplit=1) for line in read_lines(path)]
     unnamed = [line[0] for line in lines if len(line) < 2]
     if unnamed:
         raise InvalidDatasetError(

@@ -20,6 +20,9 @@ class Stored(Protocol):
         """Return the encoded image, or the path of its file."""
 
 
+_LARGEST = 1 << 30  # bytes of a member
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A range of bytes of a file: a member of an uncompressed tar."""
@@ -30,6 +33,11 @@ class Slice:
 
     def load(self) -> bytes:
         """Return the bytes. If the file is too short, an error is raised."""
+        if self.size > _LARGEST:
+            raise InvalidDatasetError(
+                f"'{self.path}' has a member of {self.size:,} bytes at offset {self.offset}.",
+                hint=f"An image has at most {_LARGEST:,} bytes.",
+            )
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             data = file.read(self.size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import re
 import tarfile
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item, Slice
+from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError, reason_of
 from poise.text import counted
 
+MAX_SHARDS = 100_000
 SUFFIXES = frozenset(("jpg", "jpeg", "png", "webp"))
 
 
@@ -29,17 +32,21 @@ def expand_braces(pattern: str) -> list[str]:
     """
     pieces = re.split(r"\{([^{}]*)\}", pattern)
     choices = [_choices(piece, pattern) if i % 2 else [piece] for i, piece in enumerate(pieces)]
+    if math.prod(map(len, choices)) > MAX_SHARDS:
+        raise InvalidDatasetError(
+            f"'{pattern[:200]}' describes more than {MAX_SHARDS:,} names.", hint="Use fewer braces or shorter ranges."
+        )
     return ["".join(parts) for parts in itertools.product(*choices)]
 
 
 def _choices(inside: str, pattern: str) -> list[str]:
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    span = re.fullmatch(r"(\d+)\.\.(\d+)", inside, re.ASCII)
     if span is None:
         return inside.split(",")
     first, last = span.groups()
-    if int(last) < int(first) or int(last) - int(first) >= 1_000_000:
+    if len(inside) > 20 or not 0 <= int(last) - int(first) < MAX_SHARDS:
         raise InvalidDatasetError(
-            f"The range {{{inside}}} in '{pattern}' is empty or too long.", hint="Write {first..last}."
+            f"The range {{{inside[:40]}}} in '{pattern[:200]}' is empty or too long.", hint="Write {first..last}."
         )
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
@@ -51,8 +58,7 @@ def find_shards(pattern: str) -> list[Path]:
         inner = folder / "test" if (folder / "test").is_dir() else folder
         shards = sorted(inner.glob("*.tar"))
         if (inner / "nshards.txt").is_file():
-            count = int((inner / "nshards.txt").read_text(encoding="utf-8").strip() or 0)
-            shards = [inner / f"{number}.tar" for number in range(count)]
+            shards = [inner / f"{number}.tar" for number in range(_count(inner / "nshards.txt"))]
     elif "*" in pattern:
         shards = [Path(name) for name in sorted(glob.glob(str(folder)))]
     else:
@@ -65,6 +71,15 @@ def find_shards(pattern: str) -> list[Path]:
             hint="Use wds:/path/{000..012}.tar or a folder of shards.",
         )
     return shards
+
+
+def _count(file: Path) -> int:
+    text = "".join(read_lines(file))
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) > MAX_SHARDS:
+        raise InvalidDatasetError(
+            f"'{file}' contains '{text[:40]}'.", hint=f"It is the number of shards, from 0 to {MAX_SHARDS:,}."
+        )
+    return int(text)
 
 
 def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
@@ -82,7 +97,9 @@ def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
                     images[key] = location
                 elif kind == "cls":
                     labels[key] = _label(location, key)
-    except (tarfile.TarError, OSError) as error:
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, InvalidDatasetError):
+            raise
         raise InvalidDatasetError(
             f"The shard '{shard}' can't be read: {reason_of(error)}.", hint="Shards are uncompressed .tar files."
         ) from error
@@ -115,7 +132,7 @@ def open_shards(pattern: str) -> ImageSet:
         raise InvalidDatasetError(
             f"Shards 'wds:{pattern}' have no classnames.txt.", hint=f"Put it into '{folder}', with one name per line."
         )
-    classes = tuple(tidy(line) for line in class_file.read_text(encoding="utf-8").splitlines() if line.strip())
+    classes = tuple(map(tidy, read_lines(class_file)))
     items = [
         Item(id=f"{shard.stem}/{key}", label=label, read=location)
         for shard in shards

@@ -14,7 +14,9 @@ from poise.data.catalog import DatasetRow
 from poise.data.edits import tidy
 from poise.data.items import Item
 from poise.data.locations import existing_folders, find_split_file, how_to_get, require_folders
+from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError, reason_of
+from poise.files import read_bounded
 from poise.text import counted
 
 Entry = tuple[str, int, str]  # path below the image folder, label, class name
@@ -24,7 +26,7 @@ SPLITS = ("train", "val", "test")
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
     """Read and check the three lists of a split file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidDatasetError(
             f"The split file '{path}' can't be read: {reason_of(error)}.", hint="Fetch it again."
@@ -106,21 +108,17 @@ def open_variants(row: DatasetRow, root: Path, split: str) -> tuple[tuple[str, .
     folders = require_folders(row, root)
     for place, folder in folders:
         if (folder / "variants.txt").is_file() and (folder / listing).is_file():
-            variants = _lines(folder / "variants.txt")
+            variants = read_lines(folder / "variants.txt")
             return tuple(map(tidy, variants)), _variant_items(folder, listing, variants), place.layout, folder
     raise InvalidDatasetError(
         f"{row.title}: '{folders[0][1]}' has no variants.txt or no {listing}.", hint=how_to_get(row)
     )
 
 
-def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
 def _variant_items(folder: Path, listing: str, variants: list[str]) -> list[Item]:
     labels = {variant: label for label, variant in enumerate(variants)}
     items = []
-    for line in _lines(folder / listing):
+    for line in read_lines(folder / listing):
         image, _, variant = line.partition(" ")
         if variant not in labels or not image.isalnum():
             raise InvalidDatasetError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,7 @@ from poise.cli.output import result_rows, row_settings, sink
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
+from poise.files import only_writer
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -126,14 +128,16 @@ def classify(
     options["views"] = _chosen_views(options, paths, quiet)
     classifier = _classifier(options, engine, address, actors)
     chosen = list(options["method"])
-    if out is not None and output is Format.jsonl:
-        rows = row_settings.settings(options, classifier, top_k=top_k, threshold=threshold, details=details)
-        row_settings.begin(out, rows, resume=resume)
-    finished = sink.finished(out, chosen) if resume else frozenset()
-    paths = [path for path in paths if str(path) not in finished]
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
-    outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
-    sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
+    with ExitStack() as held:
+        if out is not None and output is Format.jsonl:
+            held.enter_context(only_writer(out))
+            rows = row_settings.settings(options, classifier, top_k=top_k, threshold=threshold, details=details)
+            row_settings.begin(out, rows, resume=resume)
+        finished = sink.finished(out, chosen) if resume else frozenset()
+        paths = [path for path in paths if str(path) not in finished]
+        outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
+        sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
 
 
 def _check_together(options: dict[str, Any]) -> None:

@@ -35,8 +35,11 @@ from poise.cli.input.shared_options import (
 )
 from poise.cli.output.verbose import Verbose
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidOptionError, reason_of
+from poise.files import read_bounded
 from poise.serve.limits import Limits
+
+_MAX_TOKEN = 1 << 20  # bytes of a token file
 
 
 def serve(
@@ -158,10 +161,11 @@ def _token(file: Path | None) -> str:
     if file is None:
         return os.environ.get("POISE_SERVE_TOKEN", "").strip()
     try:
-        token = file.read_text("utf-8").strip()
+        token = read_bounded(file, _MAX_TOKEN).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidOptionError(f"The token file '{file}' can't be read: {why}.", hint="Give a text file.") from None
+        raise InvalidOptionError(
+            f"The token file '{file}' can't be read: {reason_of(error)}.", hint="Give a text file."
+        ) from None
     if not token:
         raise InvalidOptionError(f"The file '{file}' contains no token.", hint="Write one line of random text to it.")
     return token

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 from pathlib import Path
 
 from poise.errors import InvalidDatasetError, reason_of
+from poise.files import read_bounded
 
-MAX_ROWS = 1_000_000  # of a CSV file, in case it is a device that never ends
+MAX_ROWS = 1_000_000  # of a CSV file
 
 
 def read_labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
@@ -21,9 +23,8 @@ def read_labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
         return [Path(str(item.source())) for item in found.items], truth, list(found.classes)
     hint = "Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label"
     try:
-        with images.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = list(itertools.islice(reader, MAX_ROWS + 1))
+        reader = csv.DictReader(io.StringIO(read_bounded(images).decode("utf-8-sig"), newline=""))
+        rows = list(itertools.islice(reader, MAX_ROWS + 1))
     except (OSError, ValueError, csv.Error) as problem:
         raise InvalidDatasetError(
             f"'{images}' can't be read as labelled images: {reason_of(problem)}.", hint=hint

@@ -17,7 +17,6 @@ _COMPARED = (
     *("coverage", "max_error", "reject"),
 )
 _KNOWN_LATER = ("fingerprint", "init_hash")  # None where workers of a cluster load the model
-_MAX_BYTES = 64 << 20
 
 
 def settings_file(rows: Path) -> Path:
@@ -82,7 +81,7 @@ def begin(rows: Path, now: Mapping[str, Any], *, resume: bool) -> None:
 def _read(rows: Path) -> dict[str, Any]:
     place = settings_file(rows)
     try:
-        stored = json.loads(read_bounded(place, _MAX_BYTES))
+        stored = json.loads(read_bounded(place))
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise ValueError(f"its format is not '{FORMAT}'")
     except (OSError, ValueError, RecursionError) as problem:

@@ -74,7 +74,7 @@ class Sink:
 
 def finished(path: Path | None, methods: list[str]) -> frozenset[str]:
     """Return the sources that have a row for each method in a file of JSON lines; a torn last line is cut off."""
-    if path is None or not path.exists():
+    if path is None or not path.is_file():
         return frozenset()
     found: dict[str, set[str]] = {}
     whole = 0

@@ -11,6 +11,7 @@ from poise.errors import InvalidDatasetError, reason_of
 from poise.files import read_bounded
 
 _MAX_BYTES = 256 << 20  # of a header, which contains all class names
+MAX_PART = 1 << 30  # bytes of a file of records or features
 _MAX_IMAGES = 20_000_000  # of a dataset
 REPAIR = "Run the same `poise bench run` again (`poise bench resume-info` shows it): it repairs the run."
 

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from poise.evaluate.storage.checks import usable_line
-from poise.files import storage_errors
+from poise.errors import InvalidDatasetError, reason_of
+from poise.evaluate.storage.checks import MAX_PART, usable_line
+from poise.files import read_bounded, storage_errors
 
 
 class Ledger:
@@ -39,7 +40,11 @@ class Ledger:
     def lines(self) -> list[dict[str, Any]]:
         """Return all lines that can be read, oldest first."""
         lines = []
-        for raw in self.path.read_bytes().split(b"\n") if self.path.exists() else ():
+        try:
+            content = read_bounded(self.path, MAX_PART) if self.path.exists() else b""
+        except OSError as error:
+            raise InvalidDatasetError(f"'{self.path}' can't be read: {reason_of(error)}.") from None
+        for raw in content.split(b"\n"):
             with suppress(ValueError, RecursionError):  # torn by a kill, or damaged: its unit counts as unfinished
                 lines.append(json.loads(raw))
         return [line for line in lines if usable_line(line)]

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from poise.errors import InvalidDatasetError, reason_of
 from poise.evaluate.records import SCHEMA
-from poise.evaluate.storage.checks import REPAIR
+from poise.evaluate.storage.checks import MAX_PART, REPAIR
 from poise.evaluate.storage.ledger import Ledger
-from poise.files import checksum
+from poise.files import checksum, read_bounded
 
 
 def read_parts(folder: Path, units: Collection[str] | None = None) -> Iterator[pa.Table]:
@@ -29,7 +29,7 @@ def read_parts(folder: Path, units: Collection[str] | None = None) -> Iterator[p
             continue
         part = folder / f"{unit}.parquet"
         try:
-            content = part.read_bytes()
+            content = read_bounded(part, MAX_PART)
             if checksum(content) != line["sha256"]:
                 raise OSError("it is not the file that was written")
             table = pq.read_table(pa.BufferReader(content))

@@ -16,11 +16,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from poise.errors import InvalidDatasetError, RunConflictError, StorageError
-from poise.evaluate.storage.checks import read_header
+from poise.evaluate.storage.checks import MAX_PART, read_header
 from poise.evaluate.storage.header import MODEL, check_fingerprint
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.units import Plan, Unit
-from poise.files import TEMPORARY, checksum, storage_errors, write_atomic
+from poise.files import TEMPORARY, checksum, read_bounded, storage_errors, write_atomic
 
 COMPARED = ("config", "methods", "datasets", "versions", "commit", "device")
 CODE = ("versions", "commit", "device")  # may differ with ``allow_changes``
@@ -46,6 +46,7 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         with storage_errors(self.path):
+            self._refuse_links()
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock.acquire(timeout=0)
@@ -64,6 +65,16 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
+
+    def _refuse_links(self) -> None:
+        """A folder from somebody else may have links, through which other files would be written."""
+        inside = (Path(folder) / name for folder, folders, files in os.walk(self.path) for name in (*folders, *files))
+        link = next((path for path in (self.path, *inside) if path.is_symlink()), None)
+        if link is not None:
+            raise RunConflictError(
+                f"'{link}' is a link, and a run is written into its own folder only.",
+                hint="Replace it by what it leads to, or give this run another name (--name).",
+            )
 
     def header(self) -> dict[str, Any] | None:
         """Return the stored header; None if the run has not begun."""
@@ -108,8 +119,7 @@ class RunFolder:
         finished, damaged = set(), []
         for unit in units:
             if unit.id in lines:
-                file = self.path / unit.path
-                if file.is_file() and checksum(file.read_bytes()) == lines[unit.id]["sha256"]:
+                if self._is(self.path / unit.path, lines[unit.id]["sha256"]):
                     finished.add(unit.id)
                 else:
                     damaged.append(unit.id)
@@ -127,8 +137,15 @@ class RunFolder:
 
     def has_file(self, name: str) -> bool:
         """Return whether a file that `commit_file` wrote is there, unchanged."""
-        file = self.path / name
-        return file.is_file() and checksum(file.read_bytes()) == self.ledger.files().get(name)
+        return self._is(self.path / name, self.ledger.files().get(name))
+
+    @staticmethod
+    def _is(file: Path, known: str | None) -> bool:
+        """Return whether a file has this checksum."""
+        try:
+            return file.is_file() and checksum(read_bounded(file, MAX_PART)) == known
+        except OSError:  # too large, or a disk that fails
+            return False
 
     def check_space(self, needed: int) -> None:
         """Raise an error if the disk has too little space."""
@@ -142,7 +159,7 @@ class RunFolder:
 
     def _owner(self) -> str:
         try:
-            owner = json.loads((self.path / ".owner.json").read_text())
+            owner = json.loads(read_bounded(self.path / ".owner.json"))
             return f"process {owner['pid']} on {owner['host']}"
         except (OSError, ValueError, KeyError):
             return "an unknown process"

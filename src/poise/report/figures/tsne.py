@@ -12,9 +12,9 @@ from zipfile import BadZipFile
 import numpy as np
 
 from poise.errors import InvalidDatasetError, MissingDependencyError, reason_of
-from poise.evaluate.storage.checks import REPAIR
+from poise.evaluate.storage.checks import MAX_PART, REPAIR
 from poise.evaluate.storage.ledger import Ledger
-from poise.files import checksum
+from poise.files import checksum, read_bounded
 from poise.report.records.runs import Records
 
 PREFIX = "tuned/"
@@ -66,7 +66,7 @@ def text_features(records: Records) -> Iterator[TextFeatures]:
 
 def _read(run: str, file: Path) -> TextFeatures:
     """Read one file, after comparing it with the checksum in the run's ledger."""
-    content = file.read_bytes()
+    content = read_bounded(file, MAX_PART)
     known = Ledger(file.parents[1] / "ledger.jsonl").files().get(f"features/{file.name}")
     if known not in (None, checksum(content)):  # None: a run of an earlier version
         raise OSError("it is not the file that was written")
