@@ -158,6 +158,12 @@ class ReaderProcessError(PoiseError, RuntimeError):
     code = "reader_lost"
 
 
+class WrongProcessError(PoiseError, RuntimeError):
+    """A model that is used in another process than the one that loaded it."""
+
+    code = "wrong_process"
+
+
 class WorkersLostError(PoiseError, RuntimeError):
     """Several worker processes died while processing the same task."""
 

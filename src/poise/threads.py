@@ -17,6 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from poise.errors import WrongProcessError
+
 A = TypeVar("A")
 Z = TypeVar("Z")
 
@@ -53,6 +55,26 @@ def set_threads(count: int | None = None) -> None:
     os.environ["OMP_NUM_THREADS"] = str(chosen)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(chosen)
+
+
+def check_process() -> None:
+    """Remember that torch computes in this process, and refuse a process that was forked from such a one.
+
+    Its parent's threads are not there, and torch would wait for them for ever.
+    """
+    import torch
+
+    global _computing
+    if _computing is None:
+        _computing = os.getpid()
+    if _computing != os.getpid() and torch.get_num_threads() > 1:
+        raise WrongProcessError(
+            "This process was forked from one that has loaded a model, so that torch would wait for ever.",
+            hint="Start processes by 'spawn' (multiprocessing.set_start_method), or load models in the children only.",
+        )
+
+
+_computing: int | None = None  # the process that has loaded a model
 
 
 def map_parallel(work: Callable[[A], Z], parts: Sequence[A]) -> list[Z]:

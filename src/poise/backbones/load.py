@@ -14,6 +14,7 @@ from poise.backbones.encoder import Encoder
 from poise.backbones.placement import FLOAT8, OPENVINO, Placement, resolve
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.registry import Registry
+from poise.threads import check_process
 from poise.types import DualEncoder
 
 Loader = Callable[[str, Placement], DualEncoder]
@@ -66,6 +67,7 @@ def load_model(
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"A model name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
+    check_process()
     place, began = resolve(device, dtype, cache_dir), time.perf_counter()
     encoder = _loaded(name, place)
     seconds = time.perf_counter() - began

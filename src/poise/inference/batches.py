@@ -23,6 +23,7 @@ from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
 from poise.loading.sources import PlannedImage, Source, too_large
 from poise.results import Failure
+from poise.threads import check_process
 from poise.tuning import AnyTuner
 from poise.views.recipe import ViewRecipe
 
@@ -106,6 +107,7 @@ class Stages(ABC, Generic[Z]):
 
     def run(self, groups: Iterable[SourceGroup], watch: Watch) -> Iterator[tuple[Outcomes, Z | None]]:
         """Yield the images of each batch with their result, or with None if none of them is readable."""
+        check_process()
         images = 0
         watch.check()
         for parts in run_stages(self.read(groups), self.encoder.device, self.cut, self.finish):

@@ -14,7 +14,7 @@ from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Conditions
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
-from poise.errors import CalibrationImageError, InvalidOptionError
+from poise.errors import CalibrationImageError, InvalidOptionError, WrongProcessError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
@@ -27,6 +27,7 @@ from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.results import Failure, Result, Results
 from poise.text import counted
+from poise.threads import check_process
 from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 from poise.views import ViewRecipe
@@ -267,6 +268,18 @@ class Classifier(Generic[R]):
         single.prepare()
         return single
 
+    def __copy__(self) -> Classifier[R]:
+        """Return a classifier that shares the model."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise WrongProcessError(
+            "A classifier can't be copied with its model, nor sent to another process.",
+            hint="Make one there from the same arguments; `copy.copy` shares the model within a process.",
+        )
+
     def __repr__(self) -> str:
         labels, methods = reprlib.repr(self.labels), ", ".join(method.name for method in self.methods)
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
@@ -274,6 +287,7 @@ class Classifier(Generic[R]):
 
     def prepare(self, tuner: AnyTuner | None = None) -> None:
         """Make the predictor and, unless the labels, template and methods of ``tuner`` are the same, the tuner."""
+        check_process()
         self.tuner = tuner or self._make_tuner(*self._tuning)
         if self._tunes() and not self.tuner.texts.classes.slots.shape[1]:
             raise InvalidOptionError("context='none' leaves no words to tune.", hint="Omit it, or use zero-shot.")
