@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from poise import progress
 from poise.cli.app import app
-from poise.cli.output.verbose import _HANDLER
 from poise.errors import InvalidOptionError
 
 OPTIONS = ["--model", "tiny", "--views", "3", "--device", "cpu"]
@@ -46,9 +45,11 @@ def test_classify_says_what_it_does(folder: Path) -> None:
 
 def test_the_next_command_is_quiet_again(folder: Path) -> None:
     command = ["classify", str(folder / "cat"), "--labels", "cat,dog", "--method", "zero-shot", *OPTIONS]
+    CliRunner().invoke(app, command)
+    before = list(logging.getLogger("poise").handlers)
     CliRunner().invoke(app, [*command, "--verbose"])
     assert "loaded in" not in CliRunner().invoke(app, command).stderr
-    assert _HANDLER not in logging.getLogger("poise").handlers
+    assert logging.getLogger("poise").handlers == before
 
 
 def test_bench_run_and_fit_take_it(folder: Path, tmp_path: Path) -> None:

@@ -289,14 +289,14 @@ def test_finished_results_are_printed_before_the_error(tmp_path: Path, monkeypat
 
 def test_large_and_missing_files_are_read_before_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = make_images(tmp_path, classes=1, each=1) / "class0" / "0.png"
-    sent = cluster_classifier._send(image)
+    sent = cluster_classifier.send(image)
     assert isinstance(sent, NamedBytes)
-    monkeypatch.setattr(cluster_classifier, "_LARGEST_SENT", 10)
-    read = cluster_classifier._send(image)
+    monkeypatch.setattr(cluster_classifier, "LARGEST_SENT", 10)
+    read = cluster_classifier.send(image)
     received = read_image(sent.content, name=sent.name)
     assert isinstance(read, LoadedImage)
     assert (read.source, read.key) == (received.source, received.key) == (str(image), read.key)
-    assert isinstance(cluster_classifier._send(tmp_path), Failure)
+    assert isinstance(cluster_classifier.send(tmp_path), Failure)
 
 
 def test_an_invalid_batch_size_is_refused(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,21 +21,27 @@ def two_threads() -> object:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+
+
+@pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize(
     ("text", "cores"),
     [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("-1 100000", None), ("", None)],
 )
 def test_quota_of_a_container(text: str, cores: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpu.max").write_text(text)
-    monkeypatch.setattr(threads, "_QUOTA", tmp_path / "cpu.max")
-    assert threads._quota() == cores
-    assert 1 <= threads.available_cores() <= (cores or os.cpu_count() or 1)
+    monkeypatch.setattr(threads, "QUOTA", tmp_path / "cpu.max")
+    assert threads.available_cores() == (cores or 8)
 
 
+@pytest.mark.usefixtures("eight_cores")
 def test_no_quota_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_QUOTA", tmp_path / "none")
-    monkeypatch.setattr(threads, "_OLD_QUOTA", (tmp_path / "none", tmp_path / "none"))
-    assert threads._quota() is None
+    monkeypatch.setattr(threads, "QUOTA", tmp_path / "none")
+    monkeypatch.setattr(threads, "OLD_QUOTA", (tmp_path / "none", tmp_path / "none"))
+    assert threads.available_cores() == 8
 
 
 def test_parts_are_computed_in_order_by_threads_of_one_thread_each(two_threads: None) -> None:

@@ -22,8 +22,8 @@ from poise.errors import WrongProcessError
 A = TypeVar("A")
 Z = TypeVar("Z")
 
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of processor time in each period
-_OLD_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of processor time in each period
+OLD_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 _making = threading.Lock()
 
 
@@ -35,7 +35,7 @@ def available_cores() -> int:
 
 def _quota() -> int | None:
     try:
-        text = _QUOTA.read_text() if _QUOTA.is_file() else " ".join(file.read_text().strip() for file in _OLD_QUOTA)
+        text = QUOTA.read_text() if QUOTA.is_file() else " ".join(file.read_text().strip() for file in OLD_QUOTA)
         quota, period = (float(part) for part in text.split())
         return math.ceil(quota / period) if quota > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # there is none ("max"), or this is not Linux

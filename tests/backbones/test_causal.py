@@ -11,7 +11,7 @@ from open_clip.tokenizer import SimpleTokenizer
 
 from poise.backbones.loaders.openclip import causal_tower, wrap
 from poise.backbones.loaders.tiny import CONFIG, tiny_model
-from poise.backbones.text.packing import _bucket_bounds, pack
+from poise.backbones.text.packing import bucket_bounds, pack
 from poise.backbones.text.shared_prefix import SharedPrefix
 from poise.errors import InvalidOptionError
 from poise.prompts import init_prompt, tokenise
@@ -198,9 +198,9 @@ def test_a_wrong_number_of_vectors_is_refused(encoder):
 
 
 def test_buckets_save_tokens_only_where_it_pays():
-    assert _bucket_bounds([3, 4, 5]) == [(0, 3)]
+    assert bucket_bounds([3, 4, 5]) == [(0, 3)]
     lengths = [3] * 900 + [13] * 100
-    assert _bucket_bounds(lengths) == [(0, 900), (900, 1000)]
+    assert bucket_bounds(lengths) == [(0, 900), (900, 1000)]
 
 
 def test_packing_is_remembered_while_a_label_set_exists(model):

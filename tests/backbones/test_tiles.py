@@ -11,7 +11,7 @@ from poise.backbones import load_model
 from poise.backbones.loaders.openclip import causal_tower
 from poise.backbones.loaders.tiny import tiny_model
 from poise.backbones.text.shared_prefix import SharedPrefix
-from poise.backbones.text.tiles import _offsets, _tile_width, make_tiles
+from poise.backbones.text.tiles import make_tiles, row_offsets, tile_width
 from poise.prompts import init_prompt, tokenise
 from poise.types import Prompt
 from tests.oracles.text import text_features
@@ -83,8 +83,8 @@ def test_gradients_of_many_images_go_through_one_graph() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=80), st.integers(1, 17))
 def test_no_class_is_split_or_overlaps_another(lengths: list[int], prefix: int) -> None:
-    width = _tile_width(lengths, prefix)
-    offsets = _offsets(lengths, width)
+    width = tile_width(lengths, prefix)
+    offsets = row_offsets(lengths, width)
     assert (width + prefix) % 8 == 0
     for length, offset in zip(lengths, offsets, strict=True):
         assert offset % width + length <= width

@@ -10,7 +10,7 @@ import pytest
 
 import poise
 from poise.demo.answering import PANELS, Question, Upload, answer, split_labels
-from poise.demo.layout import _banner
+from poise.demo.layout import banner
 from poise.errors import InvalidLabelsError
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
@@ -97,7 +97,7 @@ def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
         assert "uncalibrated=true" in off["calls"]
         others = everything(other, Question(upload, "cat, cow", (), calibrated=True))[-1]
         assert "for other labels" in others["advice"]
-        assert "Calibrated</b> with 40 images, for the labels cat, dog, fox, with zero-shot" in _banner(settings)
+        assert "Calibrated</b> with 40 images, for the labels cat, dog, fox, with zero-shot" in banner(settings)
     finally:
         other.close()
 

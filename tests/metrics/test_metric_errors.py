@@ -23,7 +23,6 @@ from poise.metrics.calibration import (
     weighted_sce,
 )
 from poise.metrics.floor import ece_floor, weighted_ece_floor
-from poise.metrics.rows import _known
 from poise.metrics.sample import checked_count, checked_labels, checked_probs, checked_top, in_top
 from poise.metrics.scoring import top_k
 
@@ -77,7 +76,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: estimate([]), "Samples of different lengths were given. Give the same images for every seed."),
     (
-        lambda: _known(None),
+        lambda: metrics.get("nll").value(Sample.of_top([0.5], [True])),
         "The sample does not contain what the metric needs. "
         "Use Sample.of(probs, labels), or give the part by its name.",
     ),

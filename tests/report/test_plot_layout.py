@@ -68,7 +68,7 @@ def test_no_text_is_small_cut_or_over_another(board: Scoreboard, name: str) -> N
             assert_readable(plot.figure(), plot.name)
             for width in (NARROW, *PANEL_WIDTHS.values()):
                 size = width, sum(plot.heights) + 0.4
-                assert_readable(plot._draw(plot.panels[-1:], 1, size), f"{plot.name} at {width} inches")
+                assert_readable(plot.draw(plot.panels[-1:], 1, size), f"{plot.name} at {width} inches")
 
 
 def test_a_long_title_is_wrapped() -> None:

@@ -33,16 +33,18 @@ class Gate:
 @pytest.fixture
 def made() -> Iterator[Callable[..., Batcher[str, int, int]]]:
     batchers: list[Batcher[str, int, int]] = []
+    gates: list[Gate] = []
 
     def make(work: Any, **options: Any) -> Batcher[str, int, int]:
+        gates.extend([work] if isinstance(work, Gate) else [])
         batchers.append(Batcher(work, **{"capacity": 100, "wait": 0.0, **options}))
         batchers[-1].start()
         return batchers[-1]
 
     yield make
+    for gate in gates:
+        gate.open.set()
     for batcher in batchers:
-        if isinstance(batcher._work, Gate):
-            batcher._work.open.set()
         batcher.close()
 
 

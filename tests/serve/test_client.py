@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,14 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("status", "content"), FOREIGN)
-def test_answers_of_other_servers_are_an_error_of_poise(status: int, content: str) -> None:
+def test_answers_of_other_servers_are_an_error_of_poise(
+    status: int, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(status, text=content)
 
+    monkeypatch.setattr(httpx2, "Client", partial(httpx2.Client, transport=httpx2.MockTransport(answer)))
     with Client("http://127.0.0.1:1") as client:
-        client._http = httpx2.Client(base_url="http://127.0.0.1:1", transport=httpx2.MockTransport(answer))
         for call in (client.models, lambda: client.classify(b"x"), lambda: client.batch([b"x"])):
             with pytest.raises(RemoteError, match="not one of `poise serve`") as caught:
                 call()

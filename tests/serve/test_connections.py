@@ -65,7 +65,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 def test_a_request_that_arrives_when_an_idle_connection_is_closed_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is busy when the connection has been idle for long enough, and the request arrives meanwhile."""
-    monkeypatch.setattr(uvicorn_server, "_KEEP_ALIVE", 1)
+    monkeypatch.setattr(uvicorn_server, "KEEP_ALIVE", 1)
     with running(HeldService(settings())) as live, live.socket() as connection:
         assert live.server
         assert b"200 OK" in answered(connection)

@@ -13,6 +13,7 @@ import pytest
 
 from poise.errors import ServiceUnavailableError
 from poise.inference.classifier import Classifier
+from poise.serve import service as service_module
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
 from tests.serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
@@ -176,11 +177,11 @@ def test_a_failed_start_ends_the_waiting(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_stop_during_the_start_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(settings())
 
-    def stopped() -> None:
+    def stopped(*options: Any, **more: Any) -> None:
         service.stop()
         raise ServiceUnavailableError("The server is shutting down.")
 
-    monkeypatch.setattr(service, "_check", stopped)
+    monkeypatch.setattr(service_module, "load_model", stopped)
     with running(service, wait=False) as live:
         eventually(lambda: service.status == "draining")
     assert live.app.state.failure is None

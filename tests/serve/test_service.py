@@ -45,18 +45,21 @@ def test_defaults_are_those_of_the_server(service: HeldService) -> None:
 
 
 def test_label_sets_that_were_used_last_are_kept(service: HeldService) -> None:
-    job = service.plan(Job(labels=("a", "b"))).job
-    first = service.classifier(job)
-    assert service.classifier(service.plan(Job(labels=("a", "b"), deadline=1.0, details=True)).job) is first
-    assert service.classifier(service.plan(Job(labels=("b", "a"))).job) is not first
-    assert service.classifier(service.plan(Job(labels=tuple("efgh"))).job) is not None
-    assert service.classifier(job) is first  # 8 labels in 3 sets
-    service.classifier(service.plan(Job(labels=("x", "y", "z"))).job)
-    assert len(service._cache) == 3  # the oldest set gave way
-    service.classifier(service.plan(Job(labels=tuple("qrstuvw"))).job)
-    assert len(service._cache) == 1  # the labels of all sets together are bounded, too
-    service.classifier(service.plan(Job(labels=tuple("abcdefghijk"))).job)
-    assert len(service._cache) == 1  # one is always kept
+    def made(labels: str, **more: Any) -> Classifier:
+        return service.classifier(service.plan(Job(labels=tuple(labels), **more)).job)
+
+    first, second, third = made("ab"), made("ba"), made("efgh")  # 8 labels in 3 sets
+    assert second is not first
+    assert made("ab", deadline=1.0, details=True) is first
+    last = made("x")
+    assert [made("efgh"), made("ab"), made("x")] == [third, first, last]
+    assert made("ba") is not second  # it was the oldest of four sets
+    large = made("qrstuvw")
+    assert made("qrstuvw") is large
+    assert made("ab") is not first  # the labels of all sets together are bounded, too
+    larger = made("abcdefghijk")
+    assert made("abcdefghijk") is larger  # one is always kept
+    assert made("qrstuvw") is not large
 
 
 def test_labels_are_encoded_once_for_all_views_and_seeds() -> None:

@@ -15,7 +15,7 @@ from poise.methods import Method
 from poise.objectives import Sum
 from poise.tuning.episodic import ContextProblem
 from poise.tuning.gradient import Features, ObjectiveGradient
-from poise.tuning.loop import Scope, _parted, adapt
+from poise.tuning.loop import Scope, adapt, parted
 from poise.types import Objective, Outputs, Prompt
 
 IMAGES, VIEWS, CLASSES, WIDTH = 3, 6, 4, 5
@@ -270,6 +270,6 @@ def test_several_prompts_of_one_image_answer_together_or_not_at_all(broken: bool
 
 def test_parts_are_the_inverse_of_joining() -> None:
     prompts = [Prompt(torch.randn(rows, 2, 3), text_layers=torch.randn(rows, 1, 2, 3)) for rows in (1, 3, 2)]
-    for part, prompt in zip(_parted(joined(prompts), [1, 3, 2]), prompts, strict=True):
+    for part, prompt in zip(parted(joined(prompts), [1, 3, 2]), prompts, strict=True):
         assert part.parts().keys() == prompt.parts().keys()
         assert all(torch.equal(part.parts()[name], tensor) for name, tensor in prompt.parts().items())

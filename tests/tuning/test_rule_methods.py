@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,8 +21,9 @@ from poise.posthoc import Answered, posthoc
 from poise.prompts import tokenise
 from poise.prompts.conditional import Conditional
 from poise.rules import LogitHead, RuleAnswer, State, StreamRule, rules
-from poise.tuning import Tuner, make_tuner
+from poise.tuning import Tuner, episodic, make_tuner
 from poise.tuning.episodic import ConditionalTuner
+from poise.tuning.loop import adapt
 from poise.types import DualEncoder, Outputs
 
 LABELS = ["cat", "dog", "great white shark", "cup"]
@@ -64,11 +66,24 @@ def test_batches_equal_single_images(encoder: DualEncoder, name: str) -> None:
     torch.testing.assert_close(single, tuner.predict(images)[name].probs, rtol=1e-9, atol=1e-9)
 
 
-def test_posthoc_steps_share_one_solution_and_follow_in_order(encoder: DualEncoder) -> None:
+@pytest.fixture
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of problems that each call of the loop was given."""
+    counts: list[int] = []
+
+    def counting(problems: Sequence[Any], *more: Any) -> Any:
+        counts.append(len(problems))
+        return adapt(problems, *more)
+
+    monkeypatch.setattr(episodic, "adapt", counting)
+    return counts
+
+
+def test_posthoc_steps_share_one_solution_and_follow_in_order(encoder: DualEncoder, solved: list[int]) -> None:
     names = ["tpt", "tpt|cots", "tpt | sals", "tpt | cots | sals"]
     tuner = Tuner(encoder, tokenise(encoder, LABELS), [methods.get(name) for name in names])
-    assert len(tuner._tuned) == 1
     answers = tuner.predict(features(encoder))
+    assert solved == [1]
     assert list(answers) == ["tpt", "tpt | cots", "tpt | sals", "tpt | cots | sals"]
     plain = answers["tpt"]
     ratio = plain.logits / answers["tpt | cots"].logits
@@ -79,9 +94,10 @@ def test_posthoc_steps_share_one_solution_and_follow_in_order(encoder: DualEncod
     assert all(torch.equal(answer.probs.argmax(-1), plain.probs.argmax(-1)) for answer in answers.values())
 
 
-def test_other_options_are_another_solution(encoder: DualEncoder) -> None:
+def test_other_options_are_another_solution(encoder: DualEncoder, solved: list[int]) -> None:
     chosen = [methods.get("tpt"), methods.get("tpt | sals", lr=0.1)]
-    assert len(Tuner(encoder, tokenise(encoder, LABELS), chosen)._tuned) == 2
+    Tuner(encoder, tokenise(encoder, LABELS), chosen).predict(features(encoder))
+    assert solved == [2]
 
 
 def test_an_image_that_is_not_finite_gets_the_inits_answer_alone(encoder: DualEncoder) -> None:

@@ -80,7 +80,7 @@ def test_squash_resizes_both_sides() -> None:
 def test_a_long_strip_is_cropped_without_resizing_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     strip = _image(2, 300)
     whole = np.asarray(plain_view(strip, SPEC)).astype(int)
-    monkeypatch.setattr("poise.views.pil.plain._WHOLE_PIXELS", 1000)
+    monkeypatch.setattr("poise.views.pil.plain.WHOLE_PIXELS", 1000)
     assert np.abs(np.asarray(plain_view(strip, SPEC)) - whole).max() <= 1
     monkeypatch.undo()
     assert plain_view(_image(1, 5000), ImageSpec(224, MEAN, STD)).size == (224, 224)

@@ -107,7 +107,7 @@ def build(service: Service, runs: Path | None = None) -> gr.Blocks:
         runs: folder of benchmark runs for the second tab; None for no such tab.
     """
     with gr.Blocks(title="poise", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
-        gr.HTML(_LEAD + _banner(service.settings), elem_id="poise-lead", apply_default_css=False)
+        gr.HTML(_LEAD + banner(service.settings), elem_id="poise-lead", apply_default_css=False)
         if runs is None:
             _classify_tab(service)
         else:
@@ -121,7 +121,7 @@ def build(service: Service, runs: Path | None = None) -> gr.Blocks:
     return page
 
 
-def _banner(settings: ServiceSettings) -> str:
+def banner(settings: ServiceSettings) -> str:
     """Return what the start page says about the calibration, if there is one."""
     calibration = settings.calibration
     if calibration is None:

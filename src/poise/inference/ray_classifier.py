@@ -22,7 +22,7 @@ from poise.loading.sources import NamedBytes
 from poise.prompts import check_labels
 from poise.results import Failure, Results
 
-_LARGEST_SENT = 64 * 2**20  # bytes; larger files are decoded before they are sent
+LARGEST_SENT = 64 * 2**20  # bytes; larger files are decoded before they are sent
 _SHARE_FOR_GPU = 32  # images; only the workers know the memory of their GPUs
 
 Outcome = Results | Failure
@@ -68,7 +68,7 @@ class ClusterClassifier:
         shares = [tuple(paths[first : first + self.share]) for first in range(0, len(paths), self.share)]
         answers = self._pool.run(
             list(enumerate(shares)),
-            arguments=lambda task: ([_send(path) for path in task[1]], details),
+            arguments=lambda task: ([send(path) for path in task[1]], details),
             name=lambda task: f"the images '{task[1][0]}' to '{task[1][-1]}'",
         )
         finished: dict[int, list[Outcome]] = {}
@@ -85,11 +85,11 @@ class ClusterClassifier:
             raise
 
 
-def _send(path: Path) -> Sent:
+def send(path: Path) -> Sent:
     """Return what is sent to a worker for a file: its bytes, its pixels, or the reason why it can't be read."""
     try:
         facts = path.stat()
-        if stat.S_ISREG(facts.st_mode) and facts.st_size <= _LARGEST_SENT:
+        if stat.S_ISREG(facts.st_mode) and facts.st_size <= LARGEST_SENT:
             return NamedBytes(str(path), path.read_bytes())
     except (OSError, ValueError):
         pass

@@ -133,7 +133,7 @@ def _step(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:
         gradient = texts.pullback_to_init(cotangents)
     else:
         gradient = texts.pullback(joined([problem.text_prompt() for problem in problems]), cotangents)
-    gradients = _parted(gradient, [len(cotangent.texts) for _, cotangent in pairs])
+    gradients = parted(gradient, [len(cotangent.texts) for _, cotangent in pairs])
     for problem, (losses, cotangent), text_gradient in zip(problems, pairs, gradients, strict=True):
         problem.move(losses, cotangent, text_gradient)
     prompts = [problem.text_prompt() for problem in problems]
@@ -142,7 +142,7 @@ def _step(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:
         problem.features = problem.follow(features)
 
 
-def _parted(prompt: Prompt, sizes: Sequence[int]) -> list[Prompt]:
+def parted(prompt: Prompt, sizes: Sequence[int]) -> list[Prompt]:
     """The inverse of `joined`."""
     parts = {name: part.split(list(sizes)) for name, part in prompt.parts().items()}
     return [Prompt(**dict(zip(parts, row, strict=True))) for row in zip(*parts.values(), strict=True)]

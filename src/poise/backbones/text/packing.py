@@ -56,7 +56,7 @@ def pack(classes: ClassTokens, *, class_specific: bool, device: torch.device) ->
     remainders = classes.lengths - prefix
     order = torch.argsort(remainders, stable=True)
     buckets, rows, columns, offset = [], [], [], 0
-    for start, stop in _bucket_bounds(remainders[order].tolist()):
+    for start, stop in bucket_bounds(remainders[order].tolist()):
         members, width = order[start:stop], int(remainders[order[stop - 1]])
         tokens = slice(offset, offset + (stop - start) * width)
         buckets.append(_bucket(slice(start, stop), tokens, width, remainders[members] - 1, device))
@@ -107,7 +107,7 @@ def _sources(slots: Tensor, row: Tensor, column: Tensor, *, class_specific: bool
     return torch.where(is_slot, total + vector, torch.arange(total))
 
 
-def _bucket_bounds(lengths: list[int]) -> list[tuple[int, int]]:
+def bucket_bounds(lengths: list[int]) -> list[tuple[int, int]]:
     """Split sorted lengths into buckets (start, stop), minimising padded tokens plus ``_BUCKET_COST`` per bucket."""
     edges = [i for i in range(1, len(lengths)) if lengths[i] != lengths[i - 1]] + [len(lengths)]
     best: dict[int, tuple[int, list[tuple[int, int]]]] = {0: (0, [])}

@@ -35,8 +35,8 @@ def make_tiles(classes: ClassTokens, *, device: torch.device, dtype: torch.dtype
     """Pack the classes into tiles in order. No class is split between two tiles."""
     prefix = classes.shared
     lengths = (classes.lengths - prefix).tolist()
-    width = _tile_width(lengths, prefix)
-    offsets = _offsets(lengths, width)
+    width = tile_width(lengths, prefix)
+    offsets = row_offsets(lengths, width)
     count = offsets[-1] // width + 1
     starts, sizes = torch.tensor(offsets), torch.tensor(lengths)
     owner = torch.repeat_interleave(torch.arange(len(lengths)), sizes)  # class of each token, padding excluded
@@ -103,17 +103,17 @@ def _with_prefix(prefix: Tensor, tiles: Tensor) -> Tensor:
     return torch.cat([shared, tiles], 2).flatten(0, 1)
 
 
-def _tile_width(lengths: list[int], prefix: int) -> int:
+def tile_width(lengths: list[int], prefix: int) -> int:
     """Return the smallest W that needs no more tiles than the largest one; P + W is a multiple of 8."""
     widest = max(_KEYS, -(-(prefix + max(lengths)) // 8) * 8) - prefix
-    count = _offsets(lengths, widest)[-1] // widest + 1
+    count = row_offsets(lengths, widest)[-1] // widest + 1
     width = widest
-    while width - 8 >= max(lengths) and _offsets(lengths, width - 8)[-1] // (width - 8) + 1 == count:
+    while width - 8 >= max(lengths) and row_offsets(lengths, width - 8)[-1] // (width - 8) + 1 == count:
         width -= 8
     return width
 
 
-def _offsets(lengths: list[int], width: int) -> list[int]:
+def row_offsets(lengths: list[int], width: int) -> list[int]:
     """Return the first position of each class when tiles of ``width`` are filled in order."""
     offsets, end = [], 0
     for length in lengths:

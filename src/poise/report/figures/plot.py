@@ -97,7 +97,7 @@ class Plot:
         below = 0.0 if single or not labels else 0.1 + 0.19 * -(-len(labels) // across)
         title = textwrap.fill(self.title, int(11 * (width + beside)))
         height = rows * (sum(self.heights) + 0.4) + below + 0.2 * (1 + title.count("\n"))
-        figure = self._draw(self.panels, columns, (width + beside, max(height, 0.2 * len(labels) * single)))
+        figure = self.draw(self.panels, columns, (width + beside, max(height, 0.2 * len(labels) * single)))
         figure.suptitle(title, fontsize=10)
         if labels:
             handles = [entry.handle() for entry in self.key]
@@ -108,11 +108,12 @@ class Plot:
     def svg(self, panel: Panel, width: float) -> str:
         """Return one panel, ``width`` inches wide, without title of the figure, key and background, for the page."""
         with matplotlib.rc_context(STYLE):
-            figure = self._draw((panel,), 1, (width, sum(self.heights) + 0.4))
+            figure = self.draw((panel,), 1, (width, sum(self.heights) + 0.4))
             plain = {"Date": None, "Creator": None}
             return rendered(figure, "svg", transparent=True, metadata=plain).decode()
 
-    def _draw(self, panels: tuple[Panel, ...], columns: int, size: tuple[float, float]) -> Figure:
+    def draw(self, panels: tuple[Panel, ...], columns: int, size: tuple[float, float]) -> Figure:
+        """Return a figure of this size in inches with these panels, in so many columns."""
         figure, rows, parts = Figure(figsize=size), -(-len(panels) // columns), len(self.heights)
         FigureCanvasAgg(figure)
         table = figure.subplots(rows * parts, columns, squeeze=False, height_ratios=self.heights * rows)

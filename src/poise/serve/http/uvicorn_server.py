@@ -22,7 +22,7 @@ from poise.serve.service import Service
 _GRACE = 5  # seconds beyond the longest request
 # Seconds that an idle connection is kept: longer than clients keep theirs (httpx and many others: 5, proxies: 60), so
 # that it is the client who closes it. A request that is sent just when the server closes would get no answer.
-_KEEP_ALIVE = 75
+KEEP_ALIVE = 75
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -111,7 +111,7 @@ class DrainingServer(uvicorn.Server):
                 ws="none",
                 access_log=address.access_log,
                 log_level="info" if address.access_log else "warning",
-                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=int(limits.seconds) + _GRACE,
                 server_header=False,
             )

@@ -25,7 +25,7 @@ _ACCEPTED = {
     "crop_interpolation": ("bilinear", "bicubic"),
 }
 # A 1 x 5000 strip would become 224 x 1,120,000 before the crop; above this many pixels only the crop is resampled.
-_WHOLE_PIXELS = 32_000_000
+WHOLE_PIXELS = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def plain_view(image: Image.Image, spec: ImageSpec) -> Image.Image:
     if spec.grid is not None:
         return image.resize((to.width, to.height), resample)
     crop = (to.left, to.top, to.left + spec.size, to.top + spec.size)
-    if to.width * to.height <= _WHOLE_PIXELS:
+    if to.width * to.height <= WHOLE_PIXELS:
         return image.resize((to.width, to.height), resample).crop(crop)
     across, down = image.width / to.width, image.height / to.height
     box = (crop[0] * across, crop[1] * down, min(crop[2] * across, image.width), min(crop[3] * down, image.height))
