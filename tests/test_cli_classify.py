@@ -65,7 +65,7 @@ def test_table_and_csv(folder: Path) -> None:
     assert "confidence" in table.stdout
     text = run(str(folder), "--labels", "=cat,dog", "--format", "csv").stdout
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [Path(row["image"]).name for row in rows] == ["a.png", "b.jpg"]
+    assert [Path(row["source"]).name for row in rows] == ["a.png", "b.jpg"]
     assert all(row["label"] in {"'=cat", "dog"} for row in rows)
     assert 0 <= float(rows[0]["confidence"]) <= 1
 
@@ -78,10 +78,10 @@ def test_csv_cells_that_a_spreadsheet_would_run_are_quoted(folder: Path, monkeyp
         text = run('=a,"b.png', "--labels", f"{first}cat,{first}dog", "--format", "csv").stdout
         (row,) = csv.DictReader(io.StringIO(text))
         assert row["label"] in {f"'{first}cat", f"'{first}dog"}
-        assert row["image"] == "'=a,\"b.png"
+        assert row["source"] == "'=a,\"b.png"
     bad = run("=none.png", "--labels", "a,b", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(bad.stdout))
-    assert (row["image"], row["method"]) == ("'=none.png", "")
+    assert (row["source"], row["method"]) == ("'=none.png", "")
     assert "does not exist" in row["error"]
 
 
@@ -206,7 +206,7 @@ def test_images_of_one_name_are_told_apart(folder: Path) -> None:
     (folder / "more").mkdir()
     (folder / "more" / "a.png").write_bytes((folder / "a.png").read_bytes())
     done = run(str(folder), "--labels", "cat,dog", "--method", "zero-shot")
-    shown = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    shown = [line.split()[0] for line in done.stdout.splitlines()[2:]]
     assert sorted(shown) == sorted([str(folder / "a.png"), "b.jpg", str(folder / "more" / "a.png")])
 
 

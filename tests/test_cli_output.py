@@ -14,10 +14,13 @@ from PIL import Image
 from rich.progress import Progress
 from typer.testing import CliRunner
 
+import poise
 from poise import progress
 from poise.cli.app import app
 from poise.cli.output.row_settings import settings_file
+from poise.cli.output.sorted_images import SortedImages
 from poise.errors import InvalidOptionError, RunConflictError
+from poise.results import COLUMNS
 
 OPTIONS = ["--labels", "cat,dog,owl", "--model", "tiny", "--views", "3", "--device", "cpu"]
 
@@ -160,7 +163,7 @@ def test_error_rows_have_the_columns_of_the_others(folder: Path) -> None:
 
 def test_a_rejected_image_is_not_answered(folder: Path) -> None:
     rows = json.loads(run(folder, "--format", "json", "--threshold", 0, "--reject", 1).stdout)
-    assert {(row["label"], row["decision"]["action"]) for row in rows} == {("unknown", "abstain")}
+    assert {(row["label"], row["decision"]) for row in rows} == {("unknown", "abstain")}
 
 
 def test_a_threshold_of_ones_own_guarantees_nothing(folder: Path) -> None:
@@ -168,9 +171,75 @@ def test_a_threshold_of_ones_own_guarantees_nothing(folder: Path) -> None:
     middle = sorted(row["confidence"] for row in full)[1]
     decided = json.loads(run(folder, "--format", "json", "--threshold", middle).stdout)
     for row in decided:
-        assert row["decision"]["action"] == ("answer" if row["confidence"] >= middle else "abstain")
-        assert "Nothing is guaranteed" in row["decision"]["guarantee"]
+        assert row["decision"] == ("answer" if row["confidence"] >= middle else "abstain")
+        assert row["threshold"] == middle
     assert "Nothing is guaranteed" in run(folder, "--threshold", middle).stdout
+
+
+def test_the_same_names_in_every_format(folder: Path) -> None:
+    more = ["--threshold", 0.5]
+    (folder / "bad.png").write_bytes(b"no image")
+    full = json.loads(run(folder, "--format", "json", *more).stdout)
+    lines = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv", *more).stdout)))
+    for row, line in zip(full, lines, strict=True):
+        for name in COLUMNS:
+            assert line[name] == ("" if row[name] is None else str(row[name]))
+    frame = poise.Classifier(["cat", "dog", "owl"], "tiny", views=3, device="cpu").frame(sorted(folder.iterdir()))
+    assert list(frame.columns) == list(lines[0])
+    assert list(frame["source"]) == [row["source"] for row in full]
+    for row, (_, shown) in zip(full, frame.iterrows(), strict=True):
+        if row["error"] is None:
+            assert row["confidence"] == pytest.approx(shown["confidence"], abs=1e-6)
+        else:
+            assert shown["error"] == row["error"]["message"]
+
+
+def test_the_last_line_counts_and_says_where_the_rows_are(folder: Path, tmp_path: Path) -> None:
+    full = json.loads(run(folder, "--format", "json").stdout)
+    middle = sorted(row["confidence"] for row in full)[1]
+    (folder / "bad.png").write_bytes(b"no image")
+    out = tmp_path / "rows.csv"
+    said = run(folder, "--format", "csv", "--out", out, "--threshold", middle)
+    counts = "4 images: 2 answered, 1 abstained, 1 failed (the rows say why)"
+    assert f"poise: {counts}; written to {out}." in said.stderr
+    assert run(folder, "--format", "csv", "--out", out, "--threshold", middle, "--quiet").stderr == ""
+    both = run(folder, "--format", "csv", "--out", out, "--threshold", middle, "--method", "zero-shot,tpt")
+    assert "answered by zero-shot" in both.stderr
+    assert "answered by tpt" in both.stderr
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_images_are_sorted_into_folders_and_nothing_is_overwritten(folder: Path, tmp_path: Path, links: bool) -> None:
+    full = json.loads(run(folder, "--format", "json").stdout)
+    middle = sorted(row["confidence"] for row in full)[1]
+    where = {Path(row["source"]).name: row["label"] if row["confidence"] >= middle else "unsure" for row in full}
+    place = tmp_path / "sorted"
+    name, label = next(iter(where.items()))
+    (place / label).mkdir(parents=True)
+    (place / label / name).write_text("somebody else's")
+    options = ["--threshold", middle, "--sort-into", place, *(["--links"] if links else [])]
+    for _ in range(2):  # the second time, all are there
+        assert run(folder, *options).exit_code == 0
+    kept = {path.relative_to(place).as_posix() for path in place.rglob("*.png")}
+    renamed = f"{label}/{Path(name).stem}-2.png"
+    assert kept == {f"{folder}/{image}" for image, folder in where.items()} | {renamed}
+    assert (place / label / name).read_text() == "somebody else's"
+    assert (place / renamed).read_bytes() == (folder / name).read_bytes()
+    assert (place / renamed).is_symlink() is links
+
+
+def test_folders_of_labels_have_safe_names_of_their_own(tmp_path: Path) -> None:
+    labels = ["../up", "american bulldog", "american_Bulldog", "a/b", "unsure", "con:x", "."]
+    folders = SortedImages(tmp_path, labels).folders
+    assert len({name.casefold() for name in folders.values()} | {"unsure"}) == len(labels) + 1
+    assert all((tmp_path / name).resolve().parent == tmp_path.resolve() for name in folders.values())
+    assert SortedImages(tmp_path, ["american bulldog"]).folders == {"american bulldog": "american_bulldog"}
+
+
+def test_sorting_needs_one_answer_per_image(folder: Path, tmp_path: Path) -> None:
+    both = run(folder, "--method", "zero-shot,tpt", "--sort-into", tmp_path / "x")
+    assert "one answer per image" in str(both.exception)
+    assert "--sort-into" in str(run(folder, "--links").exception)
 
 
 def test_options_come_from_variables(folder: Path) -> None:

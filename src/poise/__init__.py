@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from poise.inference.pipelines import pipeline
     from poise.methods import Method
     from poise.methods import every_name as list_methods
-    from poise.results import Decision, Failure, Result
+    from poise.results import Failure, Result
     from poise.types import Outputs
 
 __version__ = "0.1.0"
 __all__ = [
     "Calibration",
     "Classifier",
-    "Decision",
     "Failure",
     "Method",
     "Outputs",
@@ -43,7 +42,6 @@ __all__ = [
 _HOMES = {  # public name -> module:attribute
     "Calibration": "poise.calibration:Calibration",
     "Classifier": "poise.inference.classifier:Classifier",
-    "Decision": "poise.results:Decision",
     "Failure": "poise.results:Failure",
     "Method": "poise.methods:Method",
     "Outputs": "poise.types:Outputs",

@@ -136,7 +136,7 @@ class MissingDependencyError(PoiseError, ImportError):
         """Return the error for ``feature``, with the extra of poise that contains ``package``."""
         return cls(
             f"{feature} needs the package '{package}', which is not installed.",
-            hint=f"Install it with: pip install {package} (the extra '{extra}' of poise).",
+            hint=f"Install the extra '{extra}': pip install -c constraints.txt '.[{extra}]' in a clone of poise.",
         )
 
 

@@ -7,7 +7,7 @@ descriptions in the schema of the HTTP server, which is made from these classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -20,20 +20,6 @@ _SCHEMA: dict[str, Any] = {  # read by pydantic, where the server describes its 
     "json_schema_serialization_defaults_required": True,
     "arbitrary_types_allowed": True,
 }
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether an answer is confident enough to be used."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
-
-    action: Literal["answer", "abstain"]
-    """"answer" or "abstain"."""
-    threshold: float
-    """The lowest confidence, before calibration, that is answered."""
-    guarantee: str
-    """What holds for the answers, in words."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +101,12 @@ class Result:
     prediction_set: tuple[str, ...] | None = None
     """Labels, most probable first, that contain the correct one for the share of images that was asked for as
     ``coverage``; otherwise None."""
-    decision: Decision | None = None
-    """Whether to answer, if ``max_error`` was given; otherwise None."""
+    decision: Literal["answer", "abstain"] | None = None
+    """"answer" or "abstain", if ``max_error`` was given; otherwise None."""
+    threshold: float | None = None
+    """The lowest confidence, before calibration, that is answered; None without a decision."""
+    guarantee: str | None = None
+    """What holds for the answers, in words; None without a decision."""
     calibrated: PredictionSets | None = field(default=None, repr=False, compare=False, metadata={"exclude": True})
     """What `set_at` needs; not part of JSON."""
 
@@ -154,9 +144,8 @@ class Result:
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Read what `to_dict` returned, or a server sent; fields that a newer version adds are left out."""
         found = _known(cls, values)
-        for name, kind in (("decision", Decision), ("details", Details)):
-            if found.get(name) is not None:
-                found[name] = kind(**_known(kind, found[name]))
+        if found.get("details") is not None:
+            found["details"] = Details(**_known(Details, found["details"]))
         return cls(**found)
 
     def __str__(self) -> str:
@@ -174,7 +163,7 @@ class Result:
         if self.prediction_set is not None:
             facts.append("{" + ", ".join(self.prediction_set) + "}")
         if self.decision is not None:
-            facts.append(self.decision.action)
+            facts.append(self.decision)
         return facts
 
     def _repr_html_(self) -> str:
@@ -208,6 +197,35 @@ class Failure:
         """Return the exception that this failure is where an image must have an answer."""
         kinds: dict[str, type[PoiseError]] = {kind.code: kind for kind in (UnreadableImageError, CalibrationImageError)}
         return kinds.get(self.code, PoiseError)(self.message, code=self.code)
+
+
+COLUMNS = (  # of CSV files and data frames, before the error and the probabilities
+    *("source", "method", "label", "confidence", "margin", "entropy", "match", "raw_confidence", "rejected"),
+    *("fallback", "prediction_set", "decision", "threshold"),
+)
+
+
+def flat_rows(outcome: Results | Failure, labels: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
+    """Return one row per method of an image, all with the same keys: `COLUMNS`, the error, and the probabilities.
+
+    Args:
+        outcome: the answers for one image, or the reason why there are none.
+        labels: of the classifier; each has a column ``p(LABEL)``.
+        top_k: columns ``label 1``, ``p 1``, ... of the most probable labels instead; None for all labels.
+    """
+    if isinstance(outcome, Failure):
+        return [{**_flat(None, labels, top_k), "source": outcome.source, "error": outcome.message}]
+    return [{**_flat(result, labels, top_k), "error": None} for result in outcome.values()]
+
+
+def _flat(result: Result | None, labels: Sequence[str], top_k: int | None) -> dict[str, Any]:
+    row = {name: getattr(result, name, None) for name in (*COLUMNS, "error")}
+    if top_k is None:
+        return row | {f"p({label})": result and result.probabilities[label] for label in labels}
+    best = result.top(top_k) if result else [(None, None)] * min(top_k, len(labels))
+    for at, (label, prob) in enumerate(best, 1):
+        row |= {f"label {at}": label, f"p {at}": prob}
+    return row
 
 
 def _plain(value: Any) -> Any:

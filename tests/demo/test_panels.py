@@ -134,7 +134,7 @@ def test_advice_says_what_a_calibration_guarantees(service, image) -> None:
     page = Reader(advice_card(result, Basis(60, 0.8)))
     assert page.words.count("guaranteed") == 2
     assert "80 of 100" in page.words
-    assert result.decision.guarantee in page.words
+    assert result.guarantee in page.words
     assert all(label in page.words for label in result.prediction_set)
     assert "poise calibrate" not in page.words
     assert f"{100 * result.confidence:.0f} in 100" in page.words

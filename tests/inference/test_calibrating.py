@@ -77,11 +77,11 @@ def test_results_are_calibrated_and_carry_sets_and_decisions(encoder, calibratio
         assert set(after.prediction_set) == members
         assert after.prediction_set == after.set_at(0.9)
         assert after.prediction_set[0] == after.label
-        assert (after.decision.action == "answer") == (before.confidence >= after.decision.threshold)
-        assert f"at most {100 * error:g} %" in after.decision.guarantee
-        assert "95 % confidence" in after.decision.guarantee
+        assert (after.decision == "answer") == (before.confidence >= after.threshold)
+        assert f"at most {100 * error:g} %" in after.guarantee
+        assert "95 % confidence" in after.guarantee
         stored = json.loads(json.dumps(after.to_dict()))
-        assert stored["decision"]["action"] == after.decision.action
+        assert (stored["decision"], stored["threshold"]) == (after.decision, after.threshold)
         assert tuple(stored["prediction_set"]) == after.prediction_set
         assert "calibrated" not in stored
 

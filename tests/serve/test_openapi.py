@@ -31,7 +31,7 @@ def test_the_document_is_the_stored_one() -> None:
 def test_every_field_of_an_answer_has_a_description() -> None:
     parts = create_app(settings()).openapi()["components"]["schemas"]
     fields = {f"{part}.{name}": row for part, schema in parts.items() for name, row in schema["properties"].items()}
-    assert {"Result.label", "Decision.action", "Details.losses", "ErrorDetail.hint"} <= {*fields}
+    assert {"Result.label", "Result.decision", "Details.losses", "ErrorDetail.hint"} <= {*fields}
     assert [name for name, row in fields.items() if not row.get("description")] == []
 
 

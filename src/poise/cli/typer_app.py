@@ -8,6 +8,32 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+_MANY = 12  # options of a command whose help is divided into groups
+_GROUPS: dict[str, tuple[str, ...]] = {
+    "Images and labels": ("data", "dataset", "limit", "labels", "labels_file", "missing_labels", "on_long_label"),
+    "Model and method": (
+        *("model", "method", "framework", "template", "init", "views", "view_engine", "augmix", "seed", "seeds"),
+        *("temperature", "set"),
+    ),
+    "Confidence and guarantees": (
+        *("calibration", "calibrate", "coverage", "max_error", "confidence", "reject", "threshold"),
+    ),
+    "Output": (
+        *("format", "out", "name", "top_k", "details", "sort_into", "links", "resume", "dry_run", "allow_changes"),
+        *("quiet", "verbose"),
+    ),
+    "Network": (*("host", "port", "allowed_host", "token_file", "allow_anonymous", "access_log", "demo", "browser"),),
+    "Limits": (
+        *("max_labels", "max_views", "max_methods", "max_pixels", "max_body", "max_images", "max_seconds"),
+        *("max_queue", "max_connections", "batch_wait"),
+    ),
+    "Where and how it runs": (
+        *("config", "device", "dtype", "batch_size", "chunk", "workers", "threads", "engine", "address", "actors"),
+        "replicas",
+    ),
+}
+_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+
 
 class _Readable:
     """Help without columns that are cut off; one sentence names the environment variables of all options."""
@@ -19,12 +45,26 @@ class _Readable:
         for option in self.params:
             if isinstance(option, TyperOption):
                 option.show_envvar = option.envvar is not None and option.show_envvar
-        super().format_options(ctx, formatter)  # type: ignore[misc]  # of the command
+        shown = [(option, record) for option in self.params if (record := option.get_help_record(ctx))]
+        many = sum(option.param_type_name == "option" for option, _ in shown) >= _MANY
+        sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *_GROUPS, "Options")}
+        for option, record in shown:
+            group = _GROUP_OF.get(_name(option), "Options") if many else "Options"
+            sections["Arguments" if option.param_type_name == "argument" else group].append(record)
+        help_option = self.get_help_option(ctx)  # type: ignore[attr-defined]  # of the command
+        if help_option and (record := help_option.get_help_record(ctx)):
+            sections["Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if hasattr(self, "format_commands"):
+            self.format_commands(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let variables have the names of their options where those differ from the names in Python."""
         for option in self.params:
-            name = option.opts[0].removeprefix("--").replace("-", "_") if isinstance(option, TyperOption) else None
+            name = _name(option) if isinstance(option, TyperOption) else None
             if name and name != option.name and option.envvar is None and ctx.auto_envvar_prefix:
                 option.envvar, option.show_envvar = f"{ctx.auto_envvar_prefix}_{name.upper()}", False
         return list(super().parse_args(ctx, args))  # type: ignore[misc]
@@ -45,6 +85,11 @@ class _Readable:
             formatter.write_text(
                 f"Environment variables can set the options as well: {example} is {options[0].opts[0]}."
             )
+
+
+def _name(option: Any) -> str:
+    """Return what an option is called, which may differ from its name in Python."""
+    return str(option.opts[0]).removeprefix("--").replace("-", "_")
 
 
 class _Command(_Readable, TyperCommand):

@@ -92,8 +92,8 @@ def _guarantees(result: Result, basis: Basis) -> list[tuple[Kind, str, str]]:
         )
     ]
     if result.decision:
-        do = "Answer." if result.decision.action == "answer" else "Abstain: leave it to a person."
-        points.append(("guarantee", "Answer, or leave it to a person?", f"{do} {text(result.decision.guarantee)}"))
+        do = "Answer." if result.decision == "answer" else "Abstain: leave it to a person."
+        points.append(("guarantee", "Answer, or leave it to a person?", f"{do} {text(result.guarantee)}"))
     return points
 
 

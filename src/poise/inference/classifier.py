@@ -6,7 +6,7 @@ import copy
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Conditions
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
-from poise.errors import CalibrationImageError, InvalidOptionError, WrongProcessError
+from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
@@ -25,12 +25,15 @@ from poise.inference.to_result import to_result
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
-from poise.results import Failure, Result, Results
+from poise.results import Failure, Result, Results, flat_rows
 from poise.text import counted
 from poise.threads import check_process
 from poise.tuning import AnyTuner, Tuner, make_tuner
 from poise.types import DualEncoder, Prompt
 from poise.views import ViewRecipe
+
+if TYPE_CHECKING:
+    import pandas
 
 R = TypeVar("R", Result, Results)
 
@@ -200,6 +203,31 @@ class Classifier(Generic[R]):
         values = [[[row[name].probabilities[label] for label in self.labels] for row in rows] for name in names]
         probs = np.array(values).reshape(len(names), len(rows), len(self.labels))
         return dict(zip(names, probs, strict=True)) if self._several else probs[0]
+
+    def frame(self, images: Iterable[Any]) -> pandas.DataFrame:
+        """Return a data frame with one row per image and method, in order.
+
+        Its columns are those of `poise classify --format csv`: source, method, label, confidence and so on, and
+        ``p(LABEL)`` for each label. An image that can't be read has a row with the reason in the column ``error``.
+
+        Args:
+            images: as in a call.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+
+        Example:
+            >>> import numpy as np
+            >>> classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu")
+            >>> frame = classify.frame([np.zeros((32, 32, 3), np.uint8), b"no image"])
+            >>> frame["error"].isna().tolist(), round(float(frame.loc[0, ["p(cat)", "p(dog)"]].sum()), 6)
+            ([True, False], 1.0)
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise MissingDependencyError.of("A data frame", "pandas", "data") from None
+        return pandas.DataFrame([row for outcome in self.each(images) for row in flat_rows(outcome, self.labels)])
 
     def calibrate(
         self,

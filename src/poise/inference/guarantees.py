@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from poise.calibration import Calibration, Certificate, Conditions, MethodCalibr
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
-from poise.results import Decision
 from poise.types import Prompt
 
 KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
@@ -75,14 +74,17 @@ class Guarantees:
         part = self.parts[method]
         return part.calibrator.apply(probs[None])[0], CalibratedAnswer(part, self.labels, probs, uniform(key))
 
-    def decision(self, method: str, probs: Floats) -> Decision | None:
-        """Return whether to answer."""
+    def decision(self, method: str, probs: Floats) -> dict[str, Any]:
+        """Return the fields of a `Result` that say whether to answer."""
         if method not in self.certificates:
-            return None
+            return {}
         certificate = self.certificates[method]
         assert certificate.threshold is not None
-        action: Literal["answer", "abstain"] = "answer" if probs.max() >= certificate.threshold else "abstain"
-        return Decision(action, certificate.threshold, in_words(certificate.max_error, self.confidence))
+        return {
+            "decision": "answer" if probs.max() >= certificate.threshold else "abstain",
+            "threshold": certificate.threshold,
+            "guarantee": in_words(certificate.max_error, self.confidence),
+        }
 
 
 def read(calibration: str | Path | Calibration) -> Calibration:

@@ -36,7 +36,7 @@ def to_result(
         added |= {
             "calibrated": calibrated,
             "raw_confidence": float(answer.probs.max()),
-            "decision": guarantees.decision(method, answer.probs),
+            **guarantees.decision(method, answer.probs),
         }
         if guarantees.coverage is not None:
             added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)

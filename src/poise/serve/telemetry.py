@@ -42,7 +42,7 @@ class Metrics:
             self.confidence.observe(result.confidence)
             if result.fallback:
                 self.fallback.labels("not_finite").inc()
-            if result.decision is not None and result.decision.action == "abstain":
+            if result.decision == "abstain":
                 self.abstained.inc()
 
     def observe_batch(self, report: BatchReport) -> None:

@@ -132,8 +132,7 @@ def _classifier(options: dict[str, Any], paths: list[Path], quiet: bool) -> Clas
 
 def _show(calibration: Calibration, errors: list[float], coverages: list[float]) -> None:
     """Print the tables, and which of the wanted thresholds can't be certified."""
-    for table in tables(calibration, errors or list(_ERRORS), coverages):
-        show(table)
+    show(*tables(calibration, errors or list(_ERRORS), coverages))
     lost = [
         f"{100 * error:g} % ({name})"
         for name, part in calibration.methods.items()

@@ -34,7 +34,7 @@ from poise.cli.input.shared_options import (
     labels_from,
     stored_options,
 )
-from poise.cli.output import result_rows, row_settings, sink
+from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
@@ -82,6 +82,11 @@ def classify(
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
+    sort_into: Annotated[
+        Path | None,
+        typer.Option(help="Copy each image into a folder with its label's name; into 'unsure' if it is not answered."),
+    ] = None,
+    links: Annotated[bool, typer.Option(help="With --sort-into: make symbolic links instead of copies.")] = False,
     resume: Annotated[
         bool, typer.Option(help="With --format jsonl: skip images that --out has rows for; other settings are refused.")
     ] = False,
@@ -126,8 +131,12 @@ def classify(
     }
     options = stored_options(ctx, options, calibration, names)
     options["views"] = _chosen_views(options, paths, quiet)
-    classifier = _classifier(options, engine, address, actors)
     chosen = list(options["method"])
+    sorting = None
+    if sort_into is not None:
+        sorted_images.check_sorting(chosen)
+        sorting = sorted_images.SortedImages(sort_into, options["labels"], links=links)
+    classifier = _classifier(options, engine, address, actors)
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
     with ExitStack() as held:
         if out is not None and output is Format.jsonl:
@@ -137,7 +146,8 @@ def classify(
         finished = sink.finished(out, chosen) if resume else frozenset()
         paths = [path for path in paths if str(path) not in finished]
         outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
-        sink.write_rows(outcomes, len(paths), sink.Sink(output.value, columns, out, append=resume), quiet=quiet)
+        rows_go_to = sink.Sink(output.value, columns, out, append=resume, sorting=sorting)
+        sink.write_rows(outcomes, len(paths), rows_go_to, quiet=quiet)
 
 
 def _check_together(options: dict[str, Any]) -> None:
@@ -146,6 +156,8 @@ def _check_together(options: dict[str, Any]) -> None:
         raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
     if options["threshold"] is not None and options["max_error"] is not None:
         raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
+    if options["links"] and options["sort_into"] is None:
+        raise InvalidOptionError("--links goes with --sort-into.", hint="Add it, or leave --links out.")
     if options["engine"] != EngineName.ray and (options["address"] or options["actors"]):
         raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
 

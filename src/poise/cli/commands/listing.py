@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,13 +15,11 @@ from poise.report.tables.table import Line, Table
 from poise.terminal import styled
 
 
-def show(table: Table) -> None:
-    """Print a table; on a terminal long texts are wrapped."""
-    from poise.report.tables.formats import terminal
+def show(*tables: Table) -> None:
+    """Print tables; on a terminal in colour and as wide as it is."""
+    from poise.report.tables.formats import render
 
-    on_screen = sys.stdout.isatty()
-    width = {"width": shutil.get_terminal_size().columns} if on_screen else {}
-    typer.echo(terminal([table], colour=on_screen, **width), file=styled(sys.stdout), nl=False)
+    typer.echo(render(tables, colour=sys.stdout.isatty()), styled(sys.stdout), nl=False)
 
 
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], *notes: str) -> Table:

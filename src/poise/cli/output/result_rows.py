@@ -12,13 +12,18 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from poise.results import Decision, Result
-from poise.text import printable, safe_cell
+from poise.report.tables.formats import render
+from poise.report.tables.table import Cell, Line, Table, Tone
+from poise.results import Failure, Result, Results, flat_rows
+from poise.text import safe_cell
 
 Value = Callable[["Result"], object]
 
 
+_OWN_THRESHOLD = "Nothing is guaranteed: the threshold is your own."
 _IN_SET = 5  # labels of a prediction set that the table shows
+_DISPENSABLE = ("entropy", "margin", "match", "raw", "next")  # in a narrow terminal
+_KEYS = tuple(row.name for row in fields(Result) if row.name not in ("calibrated", "guarantee"))  # of JSON rows
 _NUMBERS = ("confidence", "margin", "entropy", "match")  # of a result
 
 
@@ -43,7 +48,7 @@ def _set(result: Result) -> str | None:
     return "{" + ", ".join(result.prediction_set[:_IN_SET]) + (f" and {more} more" if more > 0 else "") + "}"
 
 
-# Columns of the table, and of CSV between "image" and "error". In the table, a column without any value is left out.
+# Columns of the table; one without any value is left out.
 _TABLE: dict[str, Value] = {
     "method": lambda result: result.method,
     "label": _label,
@@ -51,16 +56,7 @@ _TABLE: dict[str, Value] = {
     "raw": _number("raw_confidence", "{:.3f}".format),
     "next": _next,
     "set": _set,
-    "decision": lambda result: result.decision and result.decision.action,
-}
-_CSV: dict[str, Value] = {
-    "method": lambda result: result.method,
-    "label": lambda result: result.label,
-    **{name: _number(name, repr) for name in (*_NUMBERS, "raw_confidence")},
-    "rejected": lambda result: result.rejected,
-    "fallback": lambda result: result.fallback,
-    "prediction_set": lambda result: result.prediction_set and json.dumps(result.prediction_set, ensure_ascii=False),
-    "decision": lambda result: result.decision and result.decision.action,
+    "decision": lambda result: result.decision,
 }
 
 
@@ -80,102 +76,107 @@ class Columns:
     top_k: int | None = None
     threshold: float | None = None
 
-    def results(self, outcome: Any) -> list[Result]:
-        """Return the results of an image, one per method; none for a failure."""
-        if not isinstance(outcome, dict):
-            return []
-        results = [outcome[name] for name in self.methods]
-        return results if self.threshold is None else [_decided(result, self.threshold) for result in results]
+    def decided(self, outcome: Results | Failure) -> Results | Failure:
+        """Return the results of an image in the order of the methods, with decisions by the user's threshold."""
+        if isinstance(outcome, Failure):
+            return outcome
+        threshold = self.threshold
+        return {
+            name: outcome[name] if threshold is None else _decided(outcome[name], threshold) for name in self.methods
+        }
 
 
 def _decided(result: Result, threshold: float) -> Result:
     answered = result.confidence >= threshold and result.rejected is None
-    action: Literal["answer", "abstain"] = "answer" if answered else "abstain"
-    return replace(result, decision=Decision(action, threshold, "Nothing is guaranteed: the threshold is your own."))
+    decision: Literal["answer", "abstain"] = "answer" if answered else "abstain"
+    return replace(result, decision=decision, threshold=threshold, guarantee=_OWN_THRESHOLD)
 
 
-def as_table(outcomes: Sequence[Any], columns: Columns) -> str:
+def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
     """Return aligned text for people, and below it the errors and the guarantees."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [columns.results(outcome) for outcome in outcomes]
-    results = [result for row in rows for result in row]
+    decided = [columns.decided(outcome) for outcome in outcomes]
+    results = [result for outcome in decided if isinstance(outcome, dict) for result in outcome.values()]
     shown = {
         name: value
         for name, value in _TABLE.items()
         if any(value(result) is not None for result in results) or name in ("method", "label")
     }
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("image", *shown):
-        table.add_column(heading, justify="right" if heading in (*_NUMBERS, "raw") else "left")
-    below = []
-    for image, outcome, row in zip(_short_names(outcomes), outcomes, rows, strict=True):
-        if not row:
-            table.add_row(Text(printable(image)), "error", "(below)", style="red")
-            below.append(printable(f"{image}: {outcome.message}"))
-        for at, result in enumerate(row):
-            cells = [image if at == 0 else "", *(value(result) or "" for value in shown.values())]
-            table.add_row(*(Text(printable(str(cell))) for cell in cells))  # not markup: a label may have [brackets]
-    below += dict.fromkeys(printable(result.decision.guarantee) for result in results if result.decision)
-    buffer, terminal = io.StringIO(), sys.stdout.isatty()
-    Console(file=buffer, force_terminal=terminal, width=None if terminal else 160).print(table)
-    return "\n".join([buffer.getvalue().rstrip("\n"), *below, ""])
+    lines, below = [], []
+    for image, outcome in zip(_short_names(outcomes), decided, strict=True):
+        if isinstance(outcome, Failure):
+            cells = (image, "error", "(below)", *[""] * (len(shown) - 2))
+            lines.append(Line(tuple(Cell(cell, tone="bad") for cell in cells)))
+            below.append(f"{image}: {outcome.message}")
+            continue
+        for at, result in enumerate(outcome.values()):
+            cells = (image if at == 0 else "", *(str(value(result) or "") for value in shown.values()))
+            lines.append(Line(tuple(Cell(cell, tone=_tone(cell, result)) for cell in cells)))
+    below += dict.fromkeys(result.guarantee for result in results if result.guarantee)
+    headings = ("image", *shown)
+    table = Table(
+        "",
+        headings,
+        tuple(lines),
+        tuple(below),
+        texts=3,
+        more_texts=frozenset(headings.index(name) for name in ("next", "set", "decision") if name in shown),
+        dispensable=tuple(headings.index(name) for name in _DISPENSABLE if name in shown),
+    )
+    return render([table], colour=sys.stdout.isatty())
 
 
-def as_json(outcomes: Sequence[Any], columns: Columns) -> str:
+def _tone(cell: str, result: Result) -> Tone:
+    """Return the colour of a decision, and of a label that is none."""
+    if cell == result.decision:
+        return "good" if cell == "answer" else "doubtful"
+    return "doubtful" if result.rejected and cell == _label(result) else ""
+
+
+def as_json(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
     """Return a list of rows; every row has the same keys."""
     rows = [row for outcome in outcomes for row in _dicts(outcome, columns)]
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_lines(outcomes: Sequence[Any], columns: Columns) -> str:
+def as_lines(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
     """Return the rows of `as_json`, one per line."""
     rows = (row for outcome in outcomes for row in _dicts(outcome, columns))
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def _dicts(outcome: Any, columns: Columns) -> list[dict[str, Any]]:
-    if not isinstance(outcome, dict):
-        nothing = dict.fromkeys(field.name for field in fields(Result) if field.name != "calibrated")
-        error = {"code": outcome.code, "message": outcome.message}
-        return [{**nothing, "source": outcome.source, "error": error}]
+def _dicts(outcome: Results | Failure, columns: Columns) -> list[dict[str, Any]]:
+    decided = columns.decided(outcome)
+    if isinstance(decided, Failure):
+        error = {"code": decided.code, "message": decided.message}
+        return [{**dict.fromkeys(_KEYS), "source": decided.source, "error": error}]
     rows = []
-    for result in columns.results(outcome):
-        row = {**result.to_dict(), "error": None}
+    for result in decided.values():
+        row = {name: value for name, value in result.to_dict().items() if name in _KEYS} | {"error": None}
         row["probabilities"] = dict(result.top(columns.top_k or len(columns.labels)))
         rows.append(row)
     return rows
 
 
-def as_csv(outcomes: Sequence[Any], columns: Columns) -> str:
+def as_csv(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
     """Return one line per image and method; every line has the same columns. Probabilities come last."""
+    labels, top_k = columns.labels, columns.top_k
+    nothing = flat_rows(Failure("", "", ""), labels, top_k)[0]  # has all columns
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    places = range(1, min(columns.top_k or 0, len(columns.labels)) + 1)
-    if columns.top_k is None:
-        headings = [f"p({label})" for label in columns.labels]
-    else:
-        headings = [heading for at in places for heading in (f"label {at}", f"p {at}")]
-    writer.writerow([safe_cell(heading) for heading in ("image", *_CSV, "error", *headings)])
+    writer = csv.DictWriter(buffer, list(nothing), lineterminator="\n")
+    writer.writerow({name: safe_cell(name) for name in nothing})
     for outcome in outcomes:
-        if not isinstance(outcome, dict):
-            blank = [""] * len(headings)
-            writer.writerow([safe_cell(outcome.source), *[""] * len(_CSV), safe_cell(outcome.message), *blank])
-        for result in columns.results(outcome):
-            values = (value(result) for value in _CSV.values())
-            cells = ["" if value is None else safe_cell(value) for value in values]
-            probs = result.probabilities
-            if columns.top_k is None:
-                last: list[object] = [repr(probs[label]) for label in columns.labels]
-            else:
-                last = [cell for label, prob in result.top(len(places)) for cell in (safe_cell(label), repr(prob))]
-            writer.writerow([safe_cell(result.source), *cells, "", *last])
+        for row in flat_rows(columns.decided(outcome), labels, top_k):
+            writer.writerow({name: _csv_cell(value) for name, value in row.items()})
     return buffer.getvalue()
 
 
-def _short_names(outcomes: Sequence[Any]) -> list[str]:
+def _csv_cell(value: object) -> object:
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, tuple) else safe_cell(value)
+
+
+def _short_names(outcomes: Sequence[Results | Failure]) -> list[str]:
     """Return file names without their folders, where that distinguishes the images."""
     results = (next(iter(outcome.values())) if isinstance(outcome, dict) else outcome for outcome in outcomes)
     sources = [result.source for result in results]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,11 @@ import typer
 
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.cli.output import result_rows
+from poise.cli.output.sorted_images import SortedImages
+from poise.cli.output.verbose import remark
 from poise.errors import InvalidOptionError, PoiseError
 from poise.files import storage_errors, write_atomic
+from poise.results import Failure, Result
 from poise.terminal import styled
 from poise.text import counted
 
@@ -31,11 +35,21 @@ class Sink:
         columns: what a row contains.
         path: the file; None for stdout.
         append: whether to keep the lines that the file has.
+        sorting: where each image is put, too.
     """
 
-    def __init__(self, format: str, columns: result_rows.Columns, path: Path | None, *, append: bool = False) -> None:
-        self.format, self.columns, self.path = format, columns, path
+    def __init__(
+        self,
+        format: str,
+        columns: result_rows.Columns,
+        path: Path | None,
+        *,
+        append: bool = False,
+        sorting: SortedImages | None = None,
+    ) -> None:
+        self.format, self.columns, self.path, self.sorting = format, columns, path, sorting
         self.done = self.failed = 0
+        self.decisions = Counter[tuple[str, str]]()  # methods with "answered", "abstained" or "unknown"
         self._outcomes: list[Any] = []  # of formats that are written at the end
         self._file: TextIO | None = None
         if format == LINES and path is not None:
@@ -46,7 +60,12 @@ class Sink:
     def add(self, outcome: Any) -> None:
         """Take one outcome."""
         self.done += 1
-        self.failed += not isinstance(outcome, dict)
+        self.failed += isinstance(outcome, Failure)
+        decided = self.columns.decided(outcome)
+        for name, result in decided.items() if isinstance(decided, dict) else ():
+            self.decisions[name, _decision(result)] += 1
+            if self.sorting is not None:
+                self.sorting.add(result)
         if self.format != LINES:
             self._outcomes.append(outcome)
             return
@@ -70,6 +89,23 @@ class Sink:
             _echo(text, styled(sys.stdout) if self.format == "table" else None)
         else:
             write_atomic(self.path, text.encode("utf-8", "backslashreplace"))
+
+    def summary(self) -> str:
+        """Return how many images were answered, and where the rows are."""
+        counts = [
+            f"{number} {what}" + (f" by {method}" if len(self.columns.methods) > 1 else "")
+            for (method, what), number in sorted(self.decisions.items(), key=lambda item: item[0][0])
+        ]
+        counts += [f"{self.failed} failed (the rows say why)"] if self.failed else []
+        written = [f"written to {self.path}"] if self.path else []
+        written += [f"sorted into {self.sorting.root}"] if self.sorting else []
+        return f"{counted(self.done, 'image')}: {', '.join(counts) or 'nothing to do'}" + "; ".join(["", *written])
+
+
+def _decision(result: Result) -> str:
+    if result.rejected is not None:
+        return "unknown"
+    return "abstained" if result.decision == "abstain" else "answered"
 
 
 def finished(path: Path | None, methods: list[str]) -> frozenset[str]:
@@ -123,11 +159,9 @@ def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool =
             raise
         raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
     sink.close()
+    if sink.path or sink.sorting or sink.failed or len({what for _, what in sink.decisions}) > 1:
+        remark(f"{sink.summary()}.", quiet=quiet)
     if sink.failed:
-        if not quiet:
-            typer.echo(
-                f"poise: no answer for {sink.failed} of {counted(sink.done, 'image')}; the rows say why.", err=True
-            )
         raise typer.Exit(NOTHING_DONE if sink.failed == sink.done else SOME_FAILED)
 
 

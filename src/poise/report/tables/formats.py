@@ -6,19 +6,24 @@ import csv
 import html as escaping
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from poise.registry import Registry
-from poise.report.tables.table import Cell, Line, Table
+from poise.report.tables.table import Cell, Line, Table, Tone
 from poise.text import printable, safe_cell
 
 BEST = "†"  # marks the best where text has no bold
+WHOLE = 4096  # characters of a line that is not wrapped
+_TONES: dict[Tone, str] = {"": "", "good": "green", "doubtful": "yellow", "bad": "red"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,42 +39,60 @@ formats = Registry[TableFormat]("table format")
 
 
 def render(tables: Sequence[Table], format: str = "terminal", *, colour: bool = False) -> str:
-    """Return the tables as text in the format called ``format``; ``colour`` is for terminals."""
+    """Return the tables as text in the format called ``format``; ``colour`` is for terminals, whose width is used."""
     row = formats.get(format)
-    return terminal(tables, colour=colour) if colour and row.name == "terminal" else row.render(tables)
+    return on_screen(tables) if colour and row.name == "terminal" else row.render(tables)
 
 
-def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = 4096) -> str:
+def on_screen(tables: Sequence[Table]) -> str:
+    """Return the tables for the terminal that this process has: in colour, and not wider than it is."""
+    return terminal(tables, colour=True, width=shutil.get_terminal_size().columns)
+
+
+def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = WHOLE) -> str:
     """Return aligned text. In colour the best is bold and published rows are dim; without, the best has a mark.
 
-    Lines are wrapped at ``width`` characters; the default keeps rows whole for pipes.
+    Texts and notes are wrapped between words so that lines have at most ``width`` characters, and dispensable columns
+    are left out where there is no room. Words and numbers are never broken: a table whose longest ones need more is
+    wider. The default width keeps rows whole for pipes.
     """
     sink = io.StringIO()
     console = Console(
-        file=sink, width=width, force_terminal=colour, no_color=not colour, highlight=False, legacy_windows=False
+        file=sink, width=WHOLE, force_terminal=colour, no_color=not colour, highlight=False, legacy_windows=False
     )
     for table in tables:
-        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-        for at, column in enumerate(table.columns):
-            grid.add_column(Text(printable(column)), justify="left" if at < table.texts else "right", overflow="fold")
-        for line, rule in _ruled(table):
-            if rule:
-                grid.add_section()
-            grid.add_row(*(_terminal_cell(cell, line, colour, at >= table.texts) for at, cell in enumerate(line.cells)))
+        grid = _grid(table, colour)
+        while table.dispensable and Measurement.get(console, console.options, grid).maximum > width:
+            table = table.without(table.dispensable[0])
+            grid = _grid(table, colour)
         if table.title:
-            console.print(Text(printable(table.title), style="bold"))
-        console.print(grid)
+            console.print(Text(printable(table.title), style="bold"), width=width)
+        if table.lines:
+            needed = Measurement.get(console, console.options, grid).minimum
+            console.print(grid, width=min(max(width, needed), WHOLE))
         for note in table.notes:
-            console.print(Text(f"  {printable(note)}"), soft_wrap=True)
+            console.print(Padding(Text(printable(note)), (0, 0, 0, 2)), width=width)
         console.print()
     return "\n".join(text.rstrip() for text in sink.getvalue().rstrip("\n").split("\n")) + "\n"
+
+
+def _grid(table: Table, colour: bool) -> RichTable:
+    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold" if colour else "")
+    for at, column in enumerate(table.columns):
+        text = table.is_text(at)
+        grid.add_column(Text(printable(column)), justify="left" if text else "right", no_wrap=not text)
+    for line, rule in _ruled(table):
+        if rule:
+            grid.add_section()
+        grid.add_row(*(_terminal_cell(cell, line, colour, not table.is_text(at)) for at, cell in enumerate(line.cells)))
+    return grid
 
 
 def _terminal_cell(cell: Cell, line: Line, colour: bool, padded: bool) -> Text:
     text = printable(str(cell))
     if not colour and padded:
         text += BEST if cell.best else " "
-    return Text(text, style="bold" if cell.best else "dim" if line.quiet else "")
+    return Text(text, style=_TONES[cell.tone] or ("bold" if cell.best else "dim" if line.quiet else ""))
 
 
 def _ruled(table: Table) -> Iterator[tuple[Line, bool]]:
@@ -84,7 +107,7 @@ def markdown(tables: Sequence[Table]) -> str:
     for table in tables:
         out += [f"### {_pipe(table.title)}", ""] if table.title else []
         out.append("| " + " | ".join(map(_pipe, table.columns)) + " |")
-        out.append("|" + "---|" * table.texts + "---:|" * (len(table.columns) - table.texts))
+        out.append("|" + "".join("---|" if table.is_text(at) else "---:|" for at in range(len(table.columns))))
         for line in table.lines:
             wrap = "*{}*" if line.quiet else "{}"
             cells = [
@@ -105,7 +128,8 @@ def latex(tables: Sequence[Table]) -> str:
     out = []
     for table in tables:
         out += ["\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}"]
-        out += [f"\\begin{{tabular}}{{{'l' * table.texts}{'r' * (len(table.columns) - table.texts)}}}", "\\toprule"]
+        aligned = "".join("l" if table.is_text(at) else "r" for at in range(len(table.columns)))
+        out += [f"\\begin{{tabular}}{{{aligned}}}", "\\toprule"]
         out += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
         for line, rule in _ruled(table):
             cells = [f"\\textbf{{{_tex(str(cell))}}}" if cell.best else _tex(str(cell)) for cell in line.cells]
@@ -164,7 +188,7 @@ def _escape(text: str) -> str:
 
 
 def _left(at: int, table: Table) -> str:
-    return ' class="left"' if at < table.texts else ""
+    return ' class="left"' if table.is_text(at) else ""
 
 
 def _html_cell(cell: Cell) -> str:
@@ -178,10 +202,10 @@ def comma_separated(tables: Sequence[Table]) -> str:
     records = [record for table in tables for record in table.records]
     columns = list(dict.fromkeys(name for record in records for name in record))
     sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(columns)
+    writer = csv.DictWriter(sink, columns, lineterminator="\n")
+    writer.writeheader()
     for record in records:
-        writer.writerow([safe_cell(record.get(name)) for name in columns])
+        writer.writerow({name: safe_cell(value) for name, value in record.items()})
     return sink.getvalue()
 
 

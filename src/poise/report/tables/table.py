@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+Tone = Literal["", "good", "doubtful", "bad"]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,7 @@ class Cell:
     text: str
     extra: str = ""  # standard deviation, interval
     best: bool = False
+    tone: Tone = ""  # its colour on a terminal
 
     def __str__(self) -> str:
         return f"{self.text} {self.extra}".rstrip()
@@ -43,3 +47,24 @@ class Table:
     notes: tuple[str, ...] = ()
     texts: int = 2  # number of leading columns with text, aligned left; the others have numbers
     records: tuple[Mapping[str, Any], ...] = ()  # one per row of CSV and JSON
+    more_texts: frozenset[int] = frozenset()  # further columns with text
+    dispensable: tuple[int, ...] = ()  # columns that a narrow terminal leaves out, in this order
+
+    def is_text(self, column: int) -> bool:
+        """Return whether a column has text, which is aligned left."""
+        return column < self.texts or column in self.more_texts
+
+    def without(self, column: int) -> Table:
+        """Return the table without a column."""
+        return replace(
+            self,
+            columns=_without(self.columns, column),
+            lines=tuple(replace(line, cells=_without(line.cells, column)) for line in self.lines),
+            texts=self.texts - (column < self.texts),
+            more_texts=frozenset(at - (at > column) for at in self.more_texts if at != column),
+            dispensable=tuple(at - (at > column) for at in self.dispensable if at != column),
+        )
+
+
+def _without(items: tuple[Item, ...], at: int) -> tuple[Item, ...]:
+    return items[:at] + items[at + 1 :]
