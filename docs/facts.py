@@ -181,6 +181,8 @@ def method_list() -> str:
     """The methods by group, with links."""
     lines = []
     for group, about in methods.GROUPS.items():
+        if not methods.names(group):
+            continue
         lines += [f"**`{group}`**: {about}", ""]
         lines += [
             f"- [{name}]({page_of(name)}): {methods.get(name).about.description}" for name in methods.names(group)
@@ -201,6 +203,7 @@ GUIDES = {  # what a reader wants -> the page's title and file
     "run without torch": ("Export to ONNX", "export.md"),
     "use several machines": ("Clusters", "cluster.md"),
     "compare methods on your own labelled images": ("Your own dataset", "guides/own_dataset.md"),
+    "know what a setting changes": ("Compare two runs", "guides/compare_runs.md"),
     "minimise a loss of your own": ("Your own objective", "guides/own_objective.md"),
     "put methods, metrics, datasets or models into a package": ("Your own package", "guides/own_package.md"),
 }

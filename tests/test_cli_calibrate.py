@@ -184,7 +184,7 @@ def test_groups_of_methods_and_what_cannot_be_certified(folder, tmp_path):
         "--out",
         tmp_path / "c.json",
         "--method",
-        "all",
+        "paper",
         "--max-error",
         "0.15",
         *TINY,

@@ -8,6 +8,9 @@ import pytest
 
 from poise import methods
 from poise.errors import InvalidOptionError, UnknownNameError
+from poise.evaluate.config import build, override
+from poise.evaluate.resolve import make_methods
+from poise.inference.classifier import Classifier
 from poise.methods import Method, Term
 from poise.report.colours import look
 
@@ -25,9 +28,24 @@ def test_peers_have_rows_of_their_own() -> None:
     assert all(method.about.description and method.about.citation for method in peers)
     looks = [(about.colour, about.dash) for about in (methods.get(name).about for name in methods.every_name())]
     assert len(set(looks)) == len(looks)
-    assert methods.expand("all") == methods.names() == methods.every_name()[:7]
+    assert methods.expand("paper") == methods.names() == methods.every_name()[:7]
     with pytest.raises(UnknownNameError, match="group of methods"):
         methods.names("pears")
+
+
+def test_all_are_those_that_run_everywhere() -> None:
+    assert {"kld+cats", "ce", "mta", "zero"} <= set(methods.names("all"))
+    assert not {"tda", "dmn", "tip-adapter"} & set(methods.names("all"))
+    assert methods.names("all") == methods.expand("all")
+    Classifier(["cat", "dog"], model="tiny", method=methods.names("all"), views=6, device="cpu")  # none is refused
+
+
+def test_the_weight_of_a_rule_is_an_option() -> None:
+    assert methods.get("dmn", weight=0.5).make_rule().weight == 0.5
+    config, _ = build(override({"datasets": "dtd", "methods": "dmn"}, ["options.dmn.weight=0.5"]))
+    assert [method.rule_options for method in make_methods(config)] == [{"weight": 0.5}]
+    with pytest.raises(InvalidOptionError, match="weight"):
+        methods.get("dmn", weight="much")
 
 
 def test_names_with_steps_are_read_everywhere_alike() -> None:
@@ -98,7 +116,7 @@ def test_every_term_sees_the_methods_target() -> None:
 def test_methods_of_others_work_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods.lookup, "methods", copy.deepcopy(methods.methods))
     mine = methods.register(Method(name="mine", terms=(Term("divergence"), Term("dispersion", 5.0))))
-    assert methods.names()[-1] == "mine"
+    assert (methods.names("own"), methods.names("all")[-1]) == (["mine"], "mine")
     assert methods.get("mine", weight=3.0).terms[1].weight == 3.0
     assert "divergence + 5 x dispersion" in mine.describe()
     with pytest.raises(InvalidOptionError, match="'mine' is registered already"):

@@ -36,6 +36,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
             "export",
             "cluster",
             "guides/own_dataset",
+            "guides/compare_runs",
             "guides/own_objective",
             "guides/own_package",
             "guides/*",

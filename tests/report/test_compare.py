@@ -97,7 +97,7 @@ def test_analyses_include_the_ablation_and_the_papers_findings(runs: Path) -> No
     assert done.exit_code == 0, done.output
     assert "Ablation: pocket" in done.stdout
     assert re.search(r"kld\+cats +KL divergence +confidence-aware", done.stdout)
-    assert re.search(r"kld\+cats +average +prediction discrepancy +0\.042", done.stdout)
+    assert re.search(r"kld\+cats +not named in the paper +prediction discrepancy +0\.042", done.stdout)
 
 
 def test_an_unfinished_run_is_noted(tmp_path: Path) -> None:
@@ -133,6 +133,19 @@ def test_settings_are_compared_method_by_method(tmp_path: Path) -> None:
     assert [(each.setting, each.against) for each in by_name] == [(each.setting, each.against) for each in found]
     with pytest.raises(InvalidOptionError, match=r"2 of the settings.*dtype=float16; pocket, dtype=float32"):
         setting_differences(tmp_path, "pocket", ["accuracy"])
+
+
+def test_several_runs_are_compared_with_the_first(tmp_path: Path) -> None:
+    few = write_run(tmp_path / "one", run="few", config={"views": 6})
+    many = write_run(tmp_path / "two", run="many", config={"views": 64})
+    command = ["bench", "compare", str(few), str(many), "--format", "json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    (table,) = json.loads(done.stdout)
+    assert {(row["setting"], row["against"]) for row in table["rows"]} == {("views=64", "views=6")}
+    assert {row["method"] for row in table["rows"]} == set(load([few, many]).methods)
+    other = CliRunner().invoke(app, [*command, "--baseline", "many"])
+    assert {row["against"] for row in json.loads(other.stdout)[0]["rows"]} == {"views=64"}
 
 
 def test_a_whole_name_is_meant_before_a_part_of_another(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from poise.report.figures import panels
 from poise.report.figures.tsne import embed, text_features
 from poise.report.figures.write import kinds, write_figures
 from poise.report.records.runs import load
+from poise.report.records.scores import scoreboard
 from tests.report import made
 
 
@@ -26,6 +27,21 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = made.write_run(folder, datasets=("dtd",), methods=("zero-shot", "kld+cats"), images=300, config=levels)
     made.write_features(run, "dtd")
     return folder
+
+
+def test_figures_of_several_runs_have_the_same_axes(tmp_path: Path) -> None:
+    made.write_run(tmp_path, run="few", config={"views": 6}, methods=("zero-shot", "tpt"))
+    made.write_run(tmp_path, run="many", config={"views": 64}, methods=("zero-shot", "kld+cats"))
+    board = scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20)
+    axes = [plot.figure().axes[0] for plot in kinds.get("tradeoff").plots(board)]
+    assert len({(each.get_xlim(), each.get_ylim()) for each in axes}) == 1
+    assert len(axes) == 2
+
+
+def test_each_figure_is_announced(small: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    write_figures(small, tmp_path, only=("discrepancy", "tradeoff"), resamples=20, say=said.append)
+    assert said == ["computing the metrics", "drawing discrepancy (1 of 2)", "drawing tradeoff (2 of 2)"]
 
 
 def test_every_kind_is_drawn_as_png_and_svg(small: Path, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from poise.cli.app import app
 from poise.errors import InvalidDatasetError, UnknownNameError
 from poise.metrics import ece, ece_floor
 from poise.report.records.runs import load
@@ -40,7 +42,8 @@ def test_values_are_means_over_seeds(runs: Path) -> None:
 
 
 def test_average_column_and_published_beside_ours(runs: Path) -> None:
-    (table,) = result_tables(scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20), like="table1")
+    board = scoreboard(load(runs), metrics=("accuracy", "ece"), resamples=20)
+    (table,) = result_tables(board, like="table1", published_too=True)
     assert table.columns == ("Method", "Metric", "Calt", "SAT", "Avg.")
     assert [line.cells[0].text for line in table.lines if not line.quiet][::2] == [
         "zero-shot",
@@ -59,6 +62,30 @@ def test_average_column_and_published_beside_ours(runs: Path) -> None:
     notes = " ".join(table.notes)
     for said in ("Model pocket", "Calt 80", "seeds 1, 2", "95 % confidence", "Not run of table1", "CLIP ViT-B/16"):
         assert said in notes
+    assert "Run, but not in table1: tpt+cats, kld." in table.notes
+    assert "  published: KLD+CaTS (Choi et al.)" in {line.cells[0].text for line in table.lines}
+
+
+def test_numbers_of_another_model_are_shown_on_request_only(runs: Path, tmp_path: Path) -> None:
+    for like in (None, "table1"):
+        (table,) = result_tables(runs, like=like, resamples=20)
+        assert not any("published" in line.cells[0].text for line in table.lines)
+        assert not any("CLIP ViT-B/16" in note or "published" in note for note in table.notes)
+    done = CliRunner().invoke(app, ["bench", "table", str(runs), "--published", "--format", "md"])
+    assert "published: KLD+CaTS (Choi et al.)" in done.output
+    made.write_run(tmp_path, model="ViT-B-16/openai")
+    (table,) = result_tables(tmp_path, resamples=20)
+    assert any("published: TPT" in line.cells[0].text for line in table.lines)
+
+
+def test_settings_that_are_not_the_defaults_are_printed(tmp_path: Path) -> None:
+    changed = {"views": 8, "augmix": "off", "options": {"tpt": {"lr": 0.01}}, "dtype": "float32"}
+    made.write_run(tmp_path / "changed", config=changed)
+    (table,) = result_tables(tmp_path / "changed", resamples=20)
+    assert "Settings that are not the defaults: augmix=off, tpt.lr=0.01, views=8." in table.notes
+    made.write_run(tmp_path / "usual", config={"views": 64, "augmix": "auto", "framework": "tpt", "init": "template"})
+    (table,) = result_tables(tmp_path / "usual", resamples=20)
+    assert not any("defaults" in note for note in table.notes)
 
 
 def test_the_best_and_all_that_are_not_significantly_worse_are_marked(runs: Path) -> None:
@@ -219,7 +246,7 @@ def test_frameworks_and_inits_have_separate_tables(tmp_path: Path) -> None:
     made.write_run(tmp_path, run="coop", methods=("tpt",), config={"init": "x.safetensors"}, init_kind="coop")
     board = scoreboard(load(tmp_path), metrics=("accuracy", "ece"), resamples=20)
     for like, label in (("table1", "TPT"), ("table2", "CoOp+TPT"), ("table3", "DynaPrompt (Replication)")):
-        (table,) = result_tables(board, like=like)
+        (table,) = result_tables(board, like=like, published_too=True)
         assert {line.cells[0].text for line in table.lines if line.quiet} == {f"  published: {label}", "floor"}
     assert len(result_tables(board)) == 3
 

@@ -214,7 +214,7 @@ def _classify_tab(service: Service) -> None:
 def _options(service: Service) -> list[Any]:
     """Return the inputs that most people leave alone."""
     settings = service.settings
-    names = [name for group in ("all", "peers") for name in methods.names(group) if name != ZERO]
+    names = [name for group in ("paper", "own", "peers") for name in methods.names(group) if name != ZERO]
     calibration = settings.calibration
     known = () if calibration is None else tuple(calibration.methods)
     described = [(f"{name}: {methods.get(name).about.description}", name) for name in names]

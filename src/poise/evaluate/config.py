@@ -18,7 +18,7 @@ from poise.files import read_bounded
 from poise.text import file_name
 from poise.views import ENGINES
 
-ALL_METHODS = "all"
+ALL_METHODS = "all"  # in the table of options: those of every method
 _MAX_BYTES = 1 << 20  # of a configuration file
 _SEEDS = range(-(2**63), 2**63)  # that a column of the records can have
 
@@ -31,7 +31,7 @@ class RunConfig:
     title: str = ""  # for people
     model: str = DEFAULT_MODEL
     datasets: tuple[str, ...] = ()
-    methods: tuple[str, ...] = (ALL_METHODS,)
+    methods: tuple[str, ...] = ("paper",)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # method (or "all") -> options of methods.get
     seeds: tuple[int, ...] = (1, 2, 3)
     limit: int = 0  # images per dataset; 0 = all
@@ -54,8 +54,10 @@ class RunConfig:
         """Return the fields that enter the hash: all except name and title, and levels that nothing depends on."""
         unused = ("name", "title", *([] if self.calibrate else ["calibrate", "coverage", "max_error"]))
         values = {key: value for key, value in asdict(self).items() if key not in unused}
-        # Earlier versions had 128 where now the number of images decides, and their folders keep their names.
-        return _plain({**values, "chunk": self.chunk or 128})
+        # The folders of earlier versions keep their names: "paper" was called "all", and a chunk had 128 images.
+        groups = {"paper": "all", "all": "all methods"}
+        methods = [groups.get(name, name) for name in self.methods]
+        return _plain({**values, "methods": methods, "chunk": self.chunk or 128})
 
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON of the fields that change numbers."""

@@ -14,11 +14,14 @@ from poise.registry import Registry, check_options
 from poise.rules import rules
 
 methods: Registry[Method] = Registry("method")
+ALL = "all"  # of every group, those that answer an image from nothing but its views
 GROUPS = {
-    "all": "the paper's seven methods, and those of your own package",
+    "paper": "the paper's seven methods",
+    "ablation": "parts of the paper's objective that its tables leave out",
     "peers": "methods of other papers that answer each image by itself",
     "streams": "methods of other papers that remember the images before",
     "few-shot": "methods of other papers that need a few labelled images, in a file of `poise fit`",
+    "own": "methods of your own package",
 }
 _FIXED = ("name", "terms", "cats", "about", "rule", "rule_options", "posthoc")
 
@@ -33,10 +36,10 @@ def register(method: Method) -> Method:
     """
     if method.about.group not in GROUPS:
         raise UnknownNameError.of("group of methods", method.about.group, GROUPS)
-    if BAR.strip() in method.name or "," in method.name or method.name in GROUPS:
+    if BAR.strip() in method.name or "," in method.name or method.name in (ALL, *GROUPS):
         raise InvalidOptionError(
             f"The method's name is '{method.name}'.",
-            hint=f"A registered name has no bar and no comma, and is none of: {', '.join(GROUPS)}.",
+            hint=f"A registered name has no bar and no comma, and is none of: {', '.join((ALL, *GROUPS))}.",
         )
     return methods.add(method.name)(method)
 
@@ -46,14 +49,20 @@ def unregister(name: str) -> None:
     methods.remove(name)
 
 
-def names(group: str = "all") -> list[str]:
-    """Return the names of one of `GROUPS` in display order; "all" are the paper's methods and your own.
+def names(group: str = "paper") -> list[str]:
+    """Return the names of one of `GROUPS` in display order.
 
-    >>> "mta" in names("peers")
-    True
+    "all" are those of every group that need neither the images before nor labelled ones, so that they run everywhere.
+
+    >>> names()
+    ['zero-shot', 'tpt', 'c-tpt', 'o-tpt', 'tpt+cats', 'kld', 'kld+cats']
+    >>> "mta" in names("peers"), "mta" in names("all"), "tip-adapter" in names("all")
+    (True, True, False)
     """
+    if group == ALL:
+        return [name for name in every_name() if not {"stream", "labels"} & set(methods.get(name).needs)]
     if group not in GROUPS:
-        raise UnknownNameError.of("group of methods", group, GROUPS)
+        raise UnknownNameError.of("group of methods", group, (ALL, *GROUPS))
     rows = [methods.get(name) for name in methods]
     return [row.name for row in sorted(rows, key=lambda row: row.about.order) if row.about.group == group]
 
@@ -74,7 +83,7 @@ def expand(chosen: str | Iterable[str]) -> list[str]:
     """
     listed = chosen.split(",") if isinstance(chosen, str) else chosen
     found = [canonical(text) for text in listed if text.strip()]
-    return [name for text in found for name in (names(text) if text in GROUPS else [text])]
+    return [name for text in found for name in (names(text) if text in (ALL, *GROUPS) else [text])]
 
 
 def canonical(name: str) -> str:
@@ -112,7 +121,7 @@ def get(name: str, /, **options: Any) -> Method:
         replace(term, options={**term.options, **_parameters_of(term.objective, name, options)})
         for term in method.terms
     ]
-    if "weight" in options:  # on shifted data too
+    if "weight" in options and len(terms) == 2:  # of the regulariser, on shifted data too; a rule may have one as well
         check_options(Term, {"weight": options["weight"]}, f"'{name}'")
         terms[1] = replace(terms[1], weight=options.pop("weight"), shift_weight=None)
     of_rule = {option: options.pop(option) for option in _rule_parameters(method) if option in options}

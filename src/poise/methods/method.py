@@ -64,7 +64,7 @@ class About:
     colour: str = "#8A8A8A"
     dash: str = "-"  # matplotlib's line style
     order: int = 100  # lower ones are listed first
-    group: str = "all"  # where lists and options have it: "all", "peers" or "streams"
+    group: str = "own"  # one of `poise.methods.GROUPS`, where lists and options have it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Runs = Annotated[Path, typer.Argument(help="Folder of one run, or folder of several runs.")]
 Metrics = Annotated[str, typer.Option(help="Comma-separated metrics (see `poise list metrics`).")]
 Format = Annotated[str, typer.Option("--format", help="terminal, md, latex, csv, json or html.")]
+Published = Annotated[
+    bool, typer.Option(help="Show the papers' numbers too, which are of CLIP ViT-B/16 (always, if that is the model).")
+]
 OutFile = Annotated[Path | None, typer.Option(help="Write to this file instead of printing.")]
 
 app = Commands(help="Run methods on datasets, and report the results in tables and figures.")
@@ -62,7 +65,7 @@ def run_command(
     data: Annotated[str | None, _option("Folder that contains the datasets.", "data")] = None,
     dataset: Annotated[str | None, _option("Comma-separated datasets (see `poise list datasets`).")] = None,
     method: Annotated[
-        str | None, _option("Comma-separated methods or groups (see `poise list methods`).", "all")
+        str | None, _option("Comma-separated methods or groups (see `poise list methods`).", "paper")
     ] = None,
     model: Annotated[str | None, _like(Model, DEFAULT_MODEL)] = None,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
@@ -124,18 +127,22 @@ def table_command(
     metrics: Metrics = "accuracy,ece",
     intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap confidence intervals over images.")] = False,
     std: Annotated[bool, typer.Option(help="Print standard deviations over seeds.")] = False,
+    published: Published = False,
     output: Format = "terminal",
     out: OutFile = None,
 ) -> None:
-    """Print results as means over seeds, with published numbers where there are any."""
+    """Print results as means over seeds."""
     from poise.report.tables.results import result_tables
 
-    _print(result_tables(runs, like=like, metrics=_names(metrics), intervals=intervals, std=std), output, out)
+    tables = result_tables(
+        runs, like=like, metrics=_names(metrics), intervals=intervals, std=std, published_too=published
+    )
+    _print(tables, output, out)
 
 
 @app.command("compare")
 def compare_command(
-    runs: Runs,
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; of several, the first is the baseline.")],
     method: Annotated[str, typer.Option(help="Method of interest.")] = "kld+cats",
     against: Annotated[str, typer.Option(help="Comma-separated methods to compare it with.")] = "zero-shot,tpt",
     metrics: Metrics = "accuracy,ece",
@@ -145,7 +152,7 @@ def compare_command(
     output: Format = "terminal",
     out: OutFile = None,
 ) -> None:
-    """Print paired differences between methods, or between settings, with confidence intervals."""
+    """Print paired differences between methods, or between runs, with confidence intervals."""
     from poise.methods import canonical, expand
     from poise.report.tables.compare import comparison
 
@@ -173,9 +180,9 @@ def figures_command(
     """Draw the paper's figures and two overviews."""
     from poise.report.figures.write import write_figures
 
-    drawn = write_figures(runs, out, only=_names(kinds) or None)
+    drawn = write_figures(runs, out, only=_names(kinds) or None, say=remark)
     for note in drawn.notes:
-        typer.echo(f"poise: {note}", err=True)
+        remark(note)
     for file in drawn.files:
         typer.echo(str(file))
 
@@ -185,11 +192,12 @@ def page_command(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="HTML file.")] = Path("benchmark.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Calibration benchmark",
+    published: Published = False,
 ) -> None:
     """Write one self-contained HTML page with all tables and figures."""
     from poise.report.page.build import write_page
 
-    typer.echo(str(write_page(runs, out, title=title)))
+    typer.echo(str(write_page(runs, out, title=title, published_too=published, say=remark)))
 
 
 @app.command("export")

@@ -46,6 +46,7 @@ def _methods() -> Table:
         texts,
         "The name of a group means all of its methods:",
         *(f"  {name}: {about}" for name, about in methods.GROUPS.items()),
+        "  all: those of every group that need neither a stream nor labels",
         "Needs: gradient (through the text tower), stream (images in a fixed order), labels (of a few images).",
         f"Cost: passes of an image's {DEFAULT_VIEWS} views through the image tower, where zero-shot has 1; + text: "
         "all labels also pass through the text tower, forward and backward in each step (see "

@@ -13,7 +13,7 @@ from poise.report.figures import panels as drawing
 from poise.report.figures.kinds import kind, make, method_height, over, overviews
 from poise.report.figures.plot import MARKERS, KeyEntry, Panel, Plot
 from poise.report.records.groups import Setting
-from poise.report.records.scores import Scoreboard, floor_text, printed
+from poise.report.records.scores import Scoreboard, floor_text, printed, shown
 from poise.report.tables.compare import same_images
 
 FIRST = ("ece", "accuracy")  # shown first, calibration before accuracy
@@ -34,16 +34,19 @@ def calibration_first(metrics: Sequence[str]) -> list[str]:
 )
 def tradeoff_plots(board: Scoreboard) -> Iterator[Plot]:
     """Accuracy against ECE, averaged over the datasets."""
-    for setting, datasets, methods in overviews(board):
-        points = {}
-        for name in methods:
-            ece, accuracy = (board.average(setting, datasets, name, metric) for metric in FIRST)
-            if ece and accuracy:
-                points[name] = ece, accuracy
+    found = [(each[0], each[1], _points(board, *each)) for each in overviews(board)]
+    for setting, datasets, points in found:
+        shared = [each for _, names, some in found if names == datasets for each in some.values()]
         floors = [board.floor(setting, datasets, name, "ece") for name in points]
         marks = _marks(points)
         shapes = {name: MARKERS[mark] for name, mark in marks.items()}
-        draw = partial(drawing.tradeoff, points=points, floor=floor_text("ece", floors), marks=shapes)
+        draw = partial(
+            drawing.tradeoff,
+            points=points,
+            floor=floor_text("ece", floors),
+            marks=shapes,
+            limits=_limits(shared) if len(found) > 1 else (),
+        )
         alt = ", ".join(
             f"{name} {_said('ece', ece)} and {_said('accuracy', hits)}" for name, (ece, hits) in points.items()
         )
@@ -51,6 +54,28 @@ def tradeoff_plots(board: Scoreboard) -> Iterator[Plot]:
         yield make(
             board, "tradeoff", setting, [Panel("", draw, alt)], title=over(datasets), heights=(3.8,), key=tuple(key)
         )
+
+
+def _points(
+    board: Scoreboard, setting: Setting, datasets: Sequence[str], methods: Sequence[str]
+) -> dict[str, tuple[Estimate, Estimate]]:
+    """Return ECE and accuracy of each method that has both."""
+    points = {}
+    for name in methods:
+        ece, accuracy = (board.average(setting, datasets, name, metric) for metric in FIRST)
+        if ece and accuracy:
+            points[name] = ece, accuracy
+    return points
+
+
+def _limits(points: Sequence[tuple[Estimate, Estimate]]) -> list[tuple[float, float]]:
+    """Return the range of each axis that contains all intervals, for figures that are compared with each other."""
+    limits = []
+    for metric, scores in zip(FIRST, zip(*points, strict=True), strict=True):
+        ends = [shown(metric, end) for score in scores for end in score.interval]
+        margin = 0.06 * (max(ends) - min(ends)) or 1.0
+        limits.append((min(ends) - margin, max(ends) + margin))
+    return limits
 
 
 def _marks(names: Iterable[str]) -> dict[str, str]:

@@ -199,9 +199,16 @@ def direction_colour(metric: str, difference: Estimate) -> str:
 
 
 def tradeoff(
-    axes: Axes, points: Mapping[str, tuple[Estimate, Estimate]], floor: str, marks: Mapping[str, str] | None = None
+    axes: Axes,
+    points: Mapping[str, tuple[Estimate, Estimate]],
+    floor: str,
+    marks: Mapping[str, str] | None = None,
+    limits: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Accuracy against ECE, one point per method, with 95 % confidence intervals; up and to the left is better."""
+    """Accuracy against ECE, one point per method, with 95 % confidence intervals; up and to the left is better.
+
+    ``limits`` of both axes are given where several such figures are to be compared.
+    """
     faint = 0.6 if len(points) <= FEW else 0.25
     for name, (ece, accuracy) in points.items():
         x, x_sides = _sides("ece", ece)
@@ -210,6 +217,8 @@ def tradeoff(
         axes.errorbar(x, y, xerr=x_sides, yerr=y_sides, fmt="none", ecolor=colour, elinewidth=1.1, alpha=faint)
         axes.plot(x, y, (marks or {}).get(name, "o"), color=colour, markersize=8, markeredgecolor=WHITE, zorder=4)
     axes.set(xlabel=f"ECE (%), left is better; {floor}", ylabel="accuracy (%), up is better")
+    if limits:
+        axes.set(xlim=limits[0], ylim=limits[1])
 
 
 def _method_axis(axes: Axes, names: Sequence[str]) -> None:

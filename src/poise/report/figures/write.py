@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from poise.files import write_atomic
 from poise.report.figures import overall, per_dataset  # noqa: F401  (they register kinds, in this order)
 from poise.report.figures.kinds import kinds
 from poise.report.figures.plot import STYLE, Plot, rendered
-from poise.report.records.runs import Records, load
+from poise.report.records.runs import Runs, load
 from poise.report.records.scores import scoreboard
 
 
@@ -26,7 +26,12 @@ class Drawn:
 
 
 def write_figures(
-    runs: str | Path | Records, out: str | Path, *, only: Iterable[str] | None = None, resamples: int = 1000
+    runs: Runs,
+    out: str | Path,
+    *,
+    only: Iterable[str] | None = None,
+    resamples: int = 1000,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Drawn:
     """Draw figures into a folder, one PNG and one SVG file each.
 
@@ -35,16 +40,19 @@ def write_figures(
         out: the folder for the files.
         only: names of the kinds of figures; all by default.
         resamples: number of bootstrap resamples.
+        say: called with one line before each kind of figure.
     """
     chosen = [kinds.get(name) for name in (kinds if only is None else only)]
     needed = {name for kind in chosen for name in kind.metrics or ()}
     everything = any(kind.metrics is None for kind in chosen)
+    say("computing the metrics")
     board = scoreboard(load(runs), metrics=None if everything else sorted(needed), resamples=resamples)
     Path(out).mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     notes: list[str] = []
-    for kind in chosen:
+    for at, kind in enumerate(chosen, 1):
         before = len(files)
+        say(f"drawing {kind.name} ({at} of {len(chosen)})")
         try:
             for plot in kind.plots(board):
                 files += _save(plot, Path(out))

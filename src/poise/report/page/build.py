@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.resources import files
 from itertools import count
@@ -19,7 +19,7 @@ from poise.report.figures.overall import FIRST, calibration_first
 from poise.report.figures.write import kinds
 from poise.report.page.figures import figures_html, palette
 from poise.report.published import paper as published
-from poise.report.records.runs import Records, load
+from poise.report.records.runs import Records, Runs, load
 from poise.report.records.scores import Scoreboard, scoreboard
 from poise.report.tables import formats
 from poise.report.tables.analyses import analysis_tables
@@ -28,7 +28,13 @@ from poise.text import counted
 
 
 def write_page(
-    runs: str | Path | Records, out: str | Path, *, title: str = "Calibration benchmark", resamples: int = 1000
+    runs: Runs,
+    out: str | Path,
+    *,
+    title: str = "Calibration benchmark",
+    published_too: bool = False,
+    resamples: int = 1000,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Write the page and return its path.
 
@@ -36,18 +42,28 @@ def write_page(
         runs: a run's folder, a folder of runs, or their records.
         out: the HTML file, or a folder for ``index.html``.
         title: the heading.
+        published_too: show numbers of the papers even if they are of another model.
         resamples: number of bootstrap resamples.
+        say: called with one line before the metrics, the tables, and each kind of figure.
     """
+    say("computing the metrics")
     path = Path(out)
     path = path / "index.html" if path.is_dir() or not path.suffix else path
-    write_atomic(path, page_html(scoreboard(load(runs), resamples=resamples), title).encode())
+    board = scoreboard(load(runs), resamples=resamples)
+    write_atomic(path, page_html(board, title, published_too=published_too, say=say).encode())
     return path
 
 
-def page_html(board: Scoreboard, title: str = "Calibration benchmark") -> str:
+def page_html(
+    board: Scoreboard,
+    title: str = "Calibration benchmark",
+    *,
+    published_too: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> str:
     """Return the page as one string."""
     assets = files("poise.report.page") / "assets"
-    cards = list(_sections(board))
+    cards = list(_sections(board, published_too, say))
     sections = "\n".join(cards)
     parts = {
         "TITLE": html.escape(title),
@@ -69,8 +85,8 @@ def _lead(records: Records) -> str:
     datasets, images_text, methods = (counted(number, noun) for noun, number in counts.items())
     return (
         f"{', '.join(models)}; {datasets} with {images_text}, {methods}: calibration and accuracy. Small numbers "
-        f"are floors, standard deviations over seeds (±) and 95 % confidence intervals over images; grey rows are the "
-        f"paper's values with {published.MODEL}."
+        f"are floors, standard deviations over seeds (±) and 95 % confidence intervals over images; grey rows are "
+        f"floors, and numbers of the papers with {published.MODEL} where there are any."
     )
 
 
@@ -90,15 +106,16 @@ def _filters(records: Records) -> str:
 OPENING = ("tradeoff", "differences")  # the figures before the tables
 
 
-def _sections(board: Scoreboard) -> Iterator[str]:
+def _sections(board: Scoreboard, published_too: bool, say: Callable[[str], None]) -> Iterator[str]:
     """Yield what matters most in figures, the tables of each setting, the other figures, the analyses, the headers."""
     figures = count(1)
-    for name in OPENING:
+    others = [name for name in kinds if name not in OPENING]
+    for at, name in enumerate((*OPENING, *others), 1):
+        say(f"drawing {name} ({at} of {len(OPENING) + len(others)})")
         yield from _figure_card(board, name, figures)
-    yield from _table_cards(board)
-    for name in kinds:
-        if name not in OPENING:
-            yield from _figure_card(board, name, figures)
+        if name == OPENING[-1]:
+            say("tables")
+            yield from _table_cards(board, published_too)
     for table in analysis_tables(board.records):
         yield _card(table.title, formats.html([table]))
     headers = (
@@ -115,10 +132,13 @@ def _figure_card(board: Scoreboard, name: str, numbers: Iterator[int]) -> Iterat
         yield _card(kind.title, f'<p class="say">{html.escape(kind.about)}</p>{figure}')
 
 
-def _table_cards(board: Scoreboard) -> Iterator[str]:
+def _table_cards(board: Scoreboard, published_too: bool) -> Iterator[str]:
     """Yield the tables of each setting: calibration, then accuracy, and the other metrics folded."""
     order = calibration_first(board.metrics)
-    tables = {name: result_tables(board, metrics=(name,), intervals=True, std=True) for name in order}
+    tables = {
+        name: result_tables(board, metrics=(name,), intervals=True, std=True, published_too=published_too)
+        for name in order
+    }
     for at, setting in enumerate(board.records.settings):
         body = ""
         for name in order:

@@ -13,6 +13,8 @@ from poise.data import catalog
 
 PAPER = "Choi et al., Rethinking the Test-Time Prompt Tuning Objective from the Perspective of Calibration"
 MODEL = "CLIP ViT-B/16"
+SAME_MODEL = ("ViT-B-16/openai", "ViT-B-16-quickgelu/openai", "transformers:openai/clip-vit-base-patch16")
+NO_DATASET = "not named in the paper"  # the dataset of some findings
 
 FINE_GRAINED = tuple(row.name for row in catalog.FINE_GRAINED)
 WITHOUT_SUN = tuple(name for name in FINE_GRAINED if name != "sun397")
@@ -47,6 +49,11 @@ class PublishedRow:
     framework: str = "tpt"
     init: str = "template"
     origin: str = ""  # where it is printed, if not in the paper
+
+    @property
+    def title(self) -> str:
+        """The method as our tables name it: "Ours" is the paper's own."""
+        return f"{self.label.replace('Ours', 'KLD+CaTS')} (Choi et al.)" if "Ours" in self.label else self.label
 
     @property
     def source(self) -> str:
@@ -197,7 +204,7 @@ class PublishedFinding:
     source: str
 
 
-# analysis, method, quantity, value, dataset (none: the average over datasets), figure
+# analysis, method, quantity, value, dataset (none: the paper names none), figure
 _FINDINGS = """
 confidence | tpt | mean confidence of wrong predictions | 0.609 | dtd | 4
 confidence | kld+cats | mean confidence of correct predictions | 0.731 | dtd | 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from poise.errors import InvalidDatasetError, InvalidOptionError
+from poise.evaluate.config import RunConfig
 from poise.evaluate.storage.checks import read_header
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.storage.parts import pixels_in, read_parts
 from poise.report.colours import base, order
 from poise.report.records.calibrated import with_calibrated
 from poise.report.records.groups import SCALARS, Group, SeedRows, Setting
+from poise.views import DEFAULT_ENGINE
 
 LONG = 40  # characters of a setting's name in comparisons
 _NEEDED = ("run", "model", "dataset", "method", "seed", "id", "error", *SCALARS)
@@ -75,6 +77,12 @@ class Records:
         runs = " + ".join(run for run, header in self.headers.items() if Setting.of(header) == setting)
         return runs if len(text) > LONG and 0 < len(runs) < len(text) else text
 
+    def changed(self, setting: Setting) -> list[str]:
+        """Return the choices of a setting that are not the defaults of `poise bench run`, as ``name=value``."""
+        usual = {**_flat(RunConfig().hashed()), "view_engine": DEFAULT_ENGINE, "dtype": "float32"}
+        choices = sorted(_flat(setting.values).items())
+        return [f"{key}={_short(value)}" for key, value in choices if usual.get(key) != value and value != "auto"]
+
     def unfinished(self) -> list[str]:
         """Return one sentence for each run with fewer images than its header announces."""
         sentences = []
@@ -112,15 +120,15 @@ def _short(value: Any) -> str:
     return "/".join(str(value).split("/")[-2:])
 
 
-def load(path: str | Path | Records) -> Records:
-    """Read all finished records below ``path``: a run's folder or a folder of runs."""
+Runs = str | Path | Sequence[str | Path] | Records
+
+
+def load(path: Runs) -> Records:
+    """Read all finished records below ``path``: a run's folder or a folder of runs, or several of them."""
     if isinstance(path, Records):
         return path
-    root = Path(path)
-    files = sorted(root.rglob("run.json")) if root.is_dir() else []
-    if not files:
-        problem = f"No run.json is below '{path}'." if root.is_dir() else f"There is no folder '{path}'."
-        raise InvalidDatasetError(problem, hint="Give the folder that `poise bench run --out` wrote.")
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    files = [file for root in dict.fromkeys(map(Path, paths)) for file in _headers_below(root)]
     headers: dict[str, dict[str, Any]] = {}
     folders: dict[str, Path] = {}
     tables: list[pa.Table] = []
@@ -137,11 +145,20 @@ def load(path: str | Path | Records) -> Records:
         pixels_in(parts, run)
         tables += [_with_setting(table, Setting.of(header)) for table in parts]
     if not any(len(table) for table in tables):
+        below = "', '".join(map(str, paths))
         raise InvalidDatasetError(
-            f"The runs below '{path}' have no rows yet.", hint="Let `poise bench run` finish a chunk."
+            f"The runs below '{below}' have no rows yet.", hint="Let `poise bench run` finish a chunk."
         )
     groups = _groups(pa.concat_tables(tables, promote_options="permissive"))
     return Records(with_calibrated(groups), headers, folders)
+
+
+def _headers_below(root: Path) -> list[Path]:
+    files = sorted(root.rglob("run.json")) if root.is_dir() else []
+    if not files:
+        problem = f"No run.json is below '{root}'." if root.is_dir() else f"There is no folder '{root}'."
+        raise InvalidDatasetError(problem, hint="Give the folder that `poise bench run --out` wrote.")
+    return files
 
 
 def _with_setting(table: pa.Table, setting: Setting) -> pa.Table:

@@ -89,10 +89,12 @@ def analysis_tables(records: Records) -> list[Table]:
         if grid := ablation(board, setting):
             tables.append(_ablation_table(f"Ablation: {records.label(setting)}", grid))
     run = {(group.method, group.dataset) for group in records.groups}
-    averaged = {(method, "") for method, dataset in run if dataset in published.FINE_GRAINED}
-    findings = [row for row in published.FINDINGS if (row.method, row.dataset) in run | averaged]
+    unnamed = {(method, "") for method, dataset in run if dataset in published.FINE_GRAINED}
+    findings = [row for row in published.FINDINGS if (row.method, row.dataset) in run | unnamed]
     if findings:
-        lines = [Line.of(row.method, row.dataset or "average", row.quantity, f"{row.value:g}") for row in findings]
+        lines = [
+            Line.of(row.method, row.dataset or published.NO_DATASET, row.quantity, f"{row.value:g}") for row in findings
+        ]
         note = f"Not computed from these runs, but printed in {published.PAPER}, with {published.MODEL}."
         columns = ("Method", "Dataset", "Quantity", "Published")
         tables.append(Table("Values in the paper", columns, tuple(lines), (note,), 3, tuple(map(asdict, findings))))

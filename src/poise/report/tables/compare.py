@@ -13,7 +13,7 @@ from pathlib import Path
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics import Estimate, get
 from poise.report.records.groups import Setting
-from poise.report.records.runs import Records, load
+from poise.report.records.runs import Records, Runs, load
 from poise.report.records.scores import Scoreboard, printed, scoreboard, shown
 from poise.report.tables.table import Line, Table
 
@@ -37,7 +37,7 @@ class Difference:
 
 
 def differences(
-    runs: str | Path | Records, method: str, against: Sequence[str], metrics: Sequence[str], resamples: int = 1000
+    runs: Runs, method: str, against: Sequence[str], metrics: Sequence[str], resamples: int = 1000
 ) -> list[Difference]:
     """Return ``method`` minus each of ``against``, for every setting and dataset with both, and for the average."""
     records = load(runs)
@@ -55,9 +55,7 @@ def differences(
     ]
 
 
-def setting_differences(
-    runs: str | Path | Records, baseline: str, metrics: Sequence[str], resamples: int = 1000
-) -> list[Difference]:
+def setting_differences(runs: Runs, baseline: str, metrics: Sequence[str], resamples: int = 1000) -> list[Difference]:
     """Return every method under each other setting, minus the same method under the setting ``baseline``.
 
     ``baseline`` is the name of a run, the label of a setting, or a part that only one label has.
@@ -113,7 +111,7 @@ def same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
 
 
 def comparison(
-    runs: str | Path | Records,
+    runs: Runs,
     method: str,
     against: Sequence[str],
     metrics: Sequence[str],
@@ -121,8 +119,13 @@ def comparison(
     *,
     baseline: str = "",
 ) -> Table:
-    """Return the differences as a table: between methods, or with a ``baseline`` between settings for every method."""
+    """Return the differences as a table: between methods, or with a ``baseline`` between settings for every method.
+
+    Of several runs with different settings, the first is the baseline if none is given.
+    """
     records = load(runs)
+    if not baseline and not isinstance(runs, str | Path | Records) and len(runs) > 1 and len(records.settings) > 1:
+        baseline = next(run for run, folder in records.folders.items() if folder.is_relative_to(runs[0]))
     if baseline:
         rows = setting_differences(records, baseline, metrics, resamples)
         subject = f"Each setting minus {rows[0].against}" if rows else "Nothing to compare"

@@ -37,6 +37,7 @@ def result_tables(
     metrics: Sequence[str] = ("accuracy", "ece"),
     intervals: bool = False,
     std: bool = False,
+    published_too: bool = False,
     resamples: int = 1000,
 ) -> list[Table]:
     """Return one table for each setting that has something to show.
@@ -48,6 +49,7 @@ def result_tables(
         metrics: the lines of each method.
         intervals: show 95 % confidence intervals over images.
         std: show standard deviations over seeds.
+        published_too: show numbers of the papers even if they are of another model (`published.MODEL`).
         resamples: number of bootstrap resamples, unless scores are given.
     """
     if like is not None and like not in LAYOUTS:
@@ -64,9 +66,9 @@ def result_tables(
         run = {group.dataset for group in records.chosen(setting=setting) if group.method in layout.methods}
         datasets = tuple(name for name in layout.datasets if name in run)
         if datasets:
-            tables.append(
-                _table(TableBlock(board, setting, replace(layout, datasets=datasets), metrics), intervals, std)
-            )
+            block = TableBlock(board, setting, replace(layout, datasets=datasets), metrics)
+            shown_too = published_too or setting.model in published.SAME_MODEL
+            tables.append(_table(block, intervals=intervals, std=std, published_too=shown_too))
     if not tables:
         raise InvalidDatasetError(
             f"No run fits {like}: framework {layout.framework}, init {' or '.join(layout.inits)}, datasets "
@@ -76,25 +78,17 @@ def result_tables(
     return tables
 
 
-def _table(block: TableBlock, intervals: bool, std: bool) -> Table:
+def _table(block: TableBlock, *, intervals: bool, std: bool, published_too: bool) -> Table:
     best = {metric: block.best(metric) for metric in block.metrics}
     lines: list[Line] = []
     records: list[dict[str, Any]] = []
     for method in block.methods:
-        for metric in (name for name in block.metrics if not block.lacks(method, name)):
-            entries = list(
-                zip(block.scores(method, metric), block.floors(method, metric), best[metric][method], strict=True)
-            )
-            cells = [_cell(metric, *entry, intervals=intervals, std=std) for entry in entries]
-            lines.append(Line((*block.heads(method, metric), *cells), method))
-            records += block.records(OURS, method, metric, [_numbers(metric, *entry) for entry in entries])
-        for metric in block.metrics:
-            for label, values, source in _published(block, method, metric):
-                cells = [Cell(DASH if value is None else f"{value:.2f}") for value in values]
-                lines.append(Line((*block.heads(f"  published: {label}", metric), *cells), method, quiet=True))
-                fixed = {**dict.fromkeys(("low", "high", "floor", "std")), "seeds": 3, "best": False, "source": source}
-                numbers = [None if value is None else {"value": value, **fixed} for value in values]
-                records += block.records(PUBLISHED, method, metric, numbers)
+        parts = [_ours(block, method, metric, best[metric][method], intervals, std) for metric in block.metrics]
+        if published_too:
+            parts += [part for metric in block.metrics for part in _printed_rows(block, method, metric)]
+        for line, numbers in filter(None, parts):
+            lines.append(line)
+            records += numbers
     if not (intervals or std):
         lines += _floor_lines(block)
     single = f", {rows.get(block.metrics[0]).title}" if len(block.metrics) == 1 else ""
@@ -102,6 +96,31 @@ def _table(block: TableBlock, intervals: bool, std: bool) -> Table:
     columns = ("Method", *([] if single else ["Metric"]), *(heading for heading, _ in block.columns))
     notes = (*table_notes(block, [record["source"] for record in records]), LEGEND)
     return Table(title, columns, tuple(lines), notes, len(columns) - len(block.columns), tuple(records))
+
+
+_Part = tuple[Line, list[dict[str, Any]]]  # a line for people, and its numbers for programs
+
+
+def _ours(
+    block: TableBlock, method: str, metric: str, best: Sequence[bool], intervals: bool, std: bool
+) -> _Part | None:
+    """Return the line of one metric of a method; None if the metric applies to other methods only."""
+    if block.lacks(method, metric):
+        return None
+    entries = list(zip(block.scores(method, metric), block.floors(method, metric), best, strict=True))
+    cells = [_cell(metric, *entry, intervals=intervals, std=std) for entry in entries]
+    numbers = block.records(OURS, method, metric, [_numbers(metric, *entry) for entry in entries])
+    return Line((*block.heads(method, metric), *cells), method), list(numbers)
+
+
+def _printed_rows(block: TableBlock, method: str, metric: str) -> Iterator[_Part]:
+    """Yield the lines in which papers print this metric of a method."""
+    fixed = {**dict.fromkeys(("low", "high", "floor", "std")), "seeds": 3, "best": False}
+    for title, values, source in _published(block, method, metric):
+        cells = [Cell(DASH if value is None else f"{value:.2f}") for value in values]
+        numbers = [None if value is None else {"value": value, **fixed, "source": source} for value in values]
+        line = Line((*block.heads(f"  published: {title}", metric), *cells), method, quiet=True)
+        yield line, list(block.records(PUBLISHED, method, metric, numbers))
 
 
 def _floor_lines(block: TableBlock) -> Iterator[Line]:
@@ -159,7 +178,7 @@ def _published(block: TableBlock, method: str, metric: str) -> Iterator[tuple[st
         values = _printed_values(block, found)
         if any(value is not None for value in values):
             used = [row for row in found if not row.values or any(name in row.values for name in block.layout.datasets)]
-            yield used[0].label, values, "; ".join(row.source for row in used)
+            yield used[0].title, values, "; ".join(row.source for row in used)
 
 
 def _printed_values(block: TableBlock, found: Sequence[published.PublishedRow]) -> list[float | None]:
