@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -111,6 +112,30 @@ def tokenizer_json(update: Callable[[dict[str, Any]], object]) -> Change:
         replace_file(folder / "tokenizer.json", json.dumps(content).encode())
 
     return change
+
+
+def sequence(rules: list[object]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": rules}
+
+
+def nested(rule: dict[str, Any], depth: int) -> dict[str, Any]:
+    for _ in range(depth):
+        rule = sequence([rule])
+    return rule
+
+
+def replaced(old: str, new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def charsmap(size: int, table: bytes) -> str:
+    return base64.b64encode(struct.pack("<I", size) + table).decode()
+
+
+def template(pieces: int, ids: int = 1) -> dict[str, Any]:
+    text: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}] * pieces
+    token = {"id": "</s>", "ids": [1] * ids, "tokens": ["</s>"] * ids}
+    return {"type": "TemplateProcessing", "single": text, "pair": text, "special_tokens": {"</s>": token}}
 
 
 class Bomb:
@@ -464,6 +489,53 @@ ATTACKS: list[Attack] = [
         ),
         "text tower has 300 tokens",
     ),
+    *[
+        Attack(f"tokenizer-rules-{name}", base, tokenizer_json(lambda content, new=rules: content.update(new)), words)
+        for base in ("siglip", "clip")
+        for name, rules, words in (
+            ("replace", {"normalizer": sequence([replaced("a", "a" * 64)] * 6)}, "times as long"),
+            ("replace-long", {"normalizer": replaced("a", "a" * 10**6)}, "inserts 1,000,000 characters"),
+            ("prepend", {"normalizer": sequence([{"type": "Prepend", "prepend": "ab" * 40}] * 20)}, "times as long"),
+            ("many", {"normalizer": sequence([{"type": "Lowercase"}] * 10**4)}, "more than 32 rules"),
+            ("deep", {"normalizer": nested({"type": "Lowercase"}, 200)}, "more than 32 rules"),
+            ("unknown", {"normalizer": {"type": "Evil"}}, "the rule 'Evil'"),
+            (
+                "charsmap",
+                {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(2**32 - 4, b"")}},
+                "precompiled_charsmap is damaged",
+            ),
+            (
+                "charsmap-long",
+                {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(0, b"a" * 10**6)}},
+                "times as long",
+            ),
+            ("charsmap-text", {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "???"}}, "is damaged"),
+            ("template", {"post_processor": template(10**5)}, "pieces"),
+            ("special-ids", {"post_processor": template(1, ids=10**6)}, "1,000,000 ids"),
+            ("decoder", {"decoder": {"type": "Evil"}}, "the rule 'Evil'"),
+        )
+    ],
+    Attack(
+        "tokenizer-dropout",
+        "clip",
+        tokenizer_json(lambda content: content["model"].update(dropout=0.5)),
+        "tokens would be random",
+    ),
+    *rows(
+        "vit",
+        "oc",
+        [
+            (VISION + "image_size", 4096, "image_size is 4096"),
+            (VISION + "patch_size", 1, "in the file"),
+        ],
+    ),
+    Attack(
+        "vit-many-patches",
+        "vit",
+        both(edit("oc", VISION + "image_size", 1024), edit("oc", VISION + "patch_size", 8)),
+        "at most 4,096 patches",
+    ),
+    Attack("clip-many-patches", "clip", edit("tf", "vision_config.image_size", 1024), "at most 4,096 patches"),
     Attack("tokenizer-folder", "siglip", made("tokenizer.json", Path.mkdir), "not a vocabulary"),
     Attack("tokenizer-absent", "hf", made("tokenizer.json", lambda path: None), "has no tokenizer"),
 ]

@@ -61,7 +61,7 @@ def save_open_clip(kind: str, folder: Path) -> Any:
     return model.eval()
 
 
-def save_clip(folder: Path) -> Any:
+def save_clip(folder: Path, *, length: int = 77) -> Any:
     """A random transformers CLIPModel with CLIP's own vocabulary; returns the model."""
     import transformers
 
@@ -69,11 +69,16 @@ def save_clip(folder: Path) -> Any:
     vocabulary = dict(simple.encoder)
     vocabulary["<|startoftext|>"] = vocabulary.pop("<start_of_text>")
     vocabulary["<|endoftext|>"] = vocabulary.pop("<end_of_text>")
-    transformers.CLIPTokenizer(vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=77).save_pretrained(
-        folder
-    )
+    transformers.CLIPTokenizer(
+        vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=length
+    ).save_pretrained(folder)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ends = {"bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 49407}
+    ends: dict[str, int] = {
+        "max_position_embeddings": length,
+        "bos_token_id": 49406,
+        "eos_token_id": 49407,
+        "pad_token_id": 49407,
+    }
     config = transformers.CLIPConfig(
         text_config=shape | ends, vision_config=shape | {"image_size": 32, "patch_size": 8}, projection_dim=16
     )
@@ -157,6 +162,55 @@ def multilingual_tokenizer() -> Any:
     pieces = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -20.0)]
     pieces += [(letter, -8.0) for letter in letters] + [("\u2581cat", -3.0), ("\u2581a", -3.0), ("<mask>", 0.0)]
     return transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=77)
+
+
+def t5_tokenizer() -> Any:
+    """A small vocabulary with the special tokens of mT5's: <pad> 0, </s> 1, <unk> 2."""
+    import transformers
+
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -20.0), ("\u2581", -8.0)]
+    pieces += [(letter, -8.0) for letter in "abcdefghijklmnopqrstuvwxyzACGSWN0123456789.,'-éè"]
+    pieces += [("\u2581cat", -3.0), ("\u2581a", -3.0)]
+    return transformers.T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=77)
+
+
+def nllb_tokenizer() -> Any:
+    """A small vocabulary with the special tokens of NLLB's: a language first, </s> last."""
+    import transformers
+
+    pieces = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    letters = [*"\u2581abcdefghijklmnopqrstuvwxyzACGSWN0123456789.,'-éè", "ca", "cat"]
+    pieces |= {piece: number + 4 for number, piece in enumerate(letters)}
+    return transformers.NllbTokenizer(vocab=pieces, merges=[("c", "a"), ("ca", "t")], src_lang="eng_Latn")
+
+
+def bert_tokenizer() -> Any:
+    """A small vocabulary with the special tokens of BERT's: [PAD] 0, [CLS], [SEP]; lower case."""
+    import transformers
+
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,'-"
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "cat",
+        "photo",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
+    return transformers.BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+
+
+def roberta_tokenizer() -> Any:
+    """All bytes and a few merges, with the special tokens of RoBERTa's: <s> 0, <pad> 1, </s> 2, <unk> 3."""
+    import transformers
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    words = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "ca", "cat", "<mask>"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    return transformers.RobertaTokenizer(vocab=vocabulary, merges=[("c", "a"), ("ca", "t")])
 
 
 def save_metaclip(folder: Path) -> Any:

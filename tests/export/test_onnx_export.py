@@ -157,10 +157,10 @@ def test_towers_of_other_libraries(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_tower_that_fixes_the_number_of_images_is_refused(tmp_path: Path) -> None:
+def test_a_tower_that_depends_on_the_aspect_ratio_is_refused(tmp_path: Path) -> None:
     save_siglip(tmp_path / "siglip2", version=2)
     classifier = Classifier(LABELS, load_model(f"transformers:{tmp_path / 'siglip2'}", device="cpu"), "zero-shot")
-    with pytest.raises(InvalidOptionError, match="depends on the number of images"):
+    with pytest.raises(InvalidOptionError, match="depends on the aspect ratio"):
         export_onnx(classifier, tmp_path / "x.onnx")
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.backbones import fingerprint
+from poise.backbones.loaders.checkpoint import library_errors
 from poise.backbones.placement import FLOAT8, OPENVINO, dtype_name
 from poise.backbones.vision.class_token import ClassTokenTower
 from poise.errors import InvalidCheckpointError, InvalidOptionError
@@ -22,6 +23,7 @@ Map = Callable[[Tensor], Tensor]
 Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
 _CHUNK = {"cuda": 512, "mps": 128, "cpu": 2}  # images per forward pass: limits memory, and on a CPU fits its cache
+NOT_TRACEABLE = "what it computes depends on the aspect ratio of the image"
 _OPENVINO_CHUNK = 4096  # it divides them among its threads itself
 
 
@@ -155,6 +157,8 @@ class Encoder:
         """
         from poise.backbones.vision.openvino_tower import OpenVinoTower
 
+        if not self.traceable:
+            raise InvalidOptionError(f"OpenVINO can't compute {self.name}: {NOT_TRACEABLE}.", hint="Use device='cpu'.")
         tower = OpenVinoTower(self._image.forward, self.image.size, precision, self.name)
         self._image = replace(self._image, forward=tower, prompted=None)
         self.prompted_tower = None  # image prompts would be computed in torch
@@ -184,7 +188,8 @@ class Encoder:
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text with start and end tokens, neither padded nor truncated."""
-        rows = self._text.token_ids(texts)
+        with library_errors(self.name, "The tokenizer can't read this text."):
+            rows = self._text.token_ids(texts)
         largest, known = max((max(row, default=0) for row in rows), default=0), self._text.table.num_embeddings
         if largest >= known:
             raise InvalidCheckpointError(
@@ -219,6 +224,11 @@ class Encoder:
     def in_torch(self) -> bool:
         """Whether torch computes the image tower, so that it can be traced."""
         return self.device_name != OPENVINO
+
+    @property
+    def traceable(self) -> bool:
+        """Whether the image tower computes the same for every image, so that it can be exported."""
+        return self.in_torch and self.image.grid is None
 
     def trace(self, views: Tensor) -> Tensor:
         """Return what `encode_images` returns, in one pass through the tower, so that it can be exported."""

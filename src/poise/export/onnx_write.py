@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from poise import __version__
-from poise.backbones.encoder import Encoder
+from poise.backbones.encoder import NOT_TRACEABLE, Encoder
 from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, TEXTS
 from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
@@ -89,6 +89,10 @@ def _checked(classifier: Classifier[Any]) -> tuple[Method, Encoder]:
         raise InvalidOptionError(
             f"{encoder!r} can't be exported.", hint="Load the model with device='cpu' and dtype='float32'."
         )
+    if not encoder.traceable:
+        raise InvalidOptionError(
+            f"{encoder.name} can't be exported: {NOT_TRACEABLE}.", hint="Use a model with images of a fixed size."
+        )
     if classifier.tuner.reads == "views":
         raise InvalidOptionError("An init with image prompts can't be exported.", hint="Use another init.")
     return method, encoder
@@ -165,7 +169,7 @@ def _trace(module: ExportedClassifier, views: int) -> Any:
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:  # the trace has fixed the number of images
         raise InvalidOptionError(
             f"The image tower of {module.encoder.name} can't be exported: its code depends on the number of images.",
-            hint="SigLIP 2 models of transformers are such. Use another model.",
+            hint="Use another model.",
         )
     return model
 

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from poise.backbones.loaders.known_keys import LARGEST_MODEL
+from poise.backbones.loaders.known_keys import LARGEST_MODEL, MOST_PATCHES
 from poise.errors import InvalidCheckpointError, MissingDependencyError, ModelNotFoundError, PoiseError, reason_of
 
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "model.safetensors")
@@ -108,6 +108,16 @@ def check_weights(files: Sequence[Path], model: nn.Module, *, flexible: Sequence
     if wrong:
         message = f"'{files[0]}' does not fit its configuration: {'; '.join(wrong[:5])}."
         raise InvalidCheckpointError(message, hint=_SAME_MODEL)
+
+
+def check_patches(size: int | Sequence[int], patch: int | None, where: str) -> None:
+    """Raise an error if an image has so many patches that one forward pass would take minutes."""
+    width, height = (size, size) if isinstance(size, int) else tuple(size)
+    if patch and (width // patch) * (height // patch) > MOST_PATCHES:
+        raise InvalidCheckpointError(
+            f"'{where}' has images of {width} x {height} pixels in patches of {patch}.",
+            hint=f"Accepted: at most {MOST_PATCHES:,} patches.",
+        )
 
 
 def check_scale(name: str, scale: float, bias: float) -> None:

@@ -22,7 +22,8 @@ from poise.backbones.loaders.schema import (
 )
 
 LARGEST_MODEL = 20_000_000_000  # parameters
-LARGEST_IMAGE = 4096  # pixels per side
+LARGEST_IMAGE = 1024  # pixels per side
+MOST_PATCHES = 4096  # of an image: the time of attention grows with their square
 _WIDTH, _LAYERS, _HEADS = integer(1, 16_384), integer(1, 200), integer(1, 256)
 _PIXELS, _TOKENS, _VOCABULARY = integer(1, LARGEST_IMAGE), integer(2, 8192), integer(2, 2_000_000)
 _RATIO, _SMALL, _SHARE = number(0.01, 64), number(1e-12, 0.1), number(0, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,7 @@ def wrap(
     check_scale(name, scale, bias)
     weights = Weights.of(model, dtype)
     freeze(model, device, dtype)
-    forward = class_token_tower(model.visual) or model.visual
+    forward = class_token_tower(model.visual) or _pooled(model.visual)
     image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
     activation = "softmax" if model.logit_bias is None else "sigmoid"
     return Encoder(name, image, _text_side(model, tokenizer), weights, scale=scale, bias=bias, activation=activation)
@@ -76,6 +76,11 @@ def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:
     )
 
 
+def _pooled(visual: Any) -> Callable[[Tensor], Tensor]:
+    """Return a tower without the tokens that CoCa's decoder reads."""
+    return (lambda images: visual(images)[0]) if getattr(visual, "output_tokens", False) else visual
+
+
 def _text_side(model: Any, tokenizer: object) -> TextSide:
     tower = getattr(model, "text", model)  # in CLIP, the parts of the text tower are attributes of the model
     ids, pad, cleaning = _plain_ids(tokenizer)
@@ -83,11 +88,12 @@ def _text_side(model: Any, tokenizer: object) -> TextSide:
     if not isinstance(tower, TextTransformer) and tower is not model:
         table = tower.transformer.get_input_embeddings()
         forward: TextForward = EveryPair(table, _hugging_face_text(tower))
+    elif getattr(tower, "cls_emb", None) is not None:
+        table, fixed = tower.token_embedding, True  # the class token follows the padding
+        forward = EveryPair(table, _class_token_text(tower))
+    elif getattr(tower, "use_pad_mask", False):
+        raise InvalidOptionError("Text towers with a mask of padding are not supported.", hint="Use another model.")
     else:
-        if getattr(tower, "cls_emb", None) is not None or getattr(tower, "use_pad_mask", False):
-            raise InvalidOptionError(
-                "Text towers with an appended class token (CoCa) are not supported.", hint="Use a CLIP model."
-            )
         pool = tower.pool_type if tower is not model else model.text_pool_type
         table = tower.token_embedding
         if tower.attn_mask is not None and _has_plain_blocks(tower) and pool in ("argmax", "eos"):
@@ -95,8 +101,10 @@ def _text_side(model: Any, tokenizer: object) -> TextSide:
         else:
             forward = EveryPair(table, _text_transformer(tower, pool))
             fixed = tower.attn_mask is None or pool == "last"
-    words = partial(vocabulary, tokenizer)
-    return TextSide(ids, table, forward, model.context_length, fixed, pad, words, cleaning)
+    # T5 has no largest length and reports 0; other towers of transformers may report more than was trained.
+    lengths = [model.context_length, getattr(tokenizer, "context_length", None)]
+    length = min(int(length) for length in lengths if length)
+    return TextSide(ids, table, forward, length, fixed, pad, partial(vocabulary, tokenizer), cleaning)
 
 
 def causal_tower(tower: Any) -> CausalTower:
@@ -172,6 +180,26 @@ def _text_transformer(tower: Any, pool: str) -> Any:
     return run
 
 
+def _class_token_text(tower: Any) -> Any:
+    """Return the forward pass of CoCa's text tower: a class token after the padded text, which it reads at the end."""
+
+    def run(vectors: Tensor, ids: Tensor) -> Tensor:
+        token = tower.cls_emb.expand(len(vectors), 1, -1)
+        valid = ids != tower.pad_id
+        # The published weights were trained with a mask that is shifted by one token.
+        whole = [valid, valid.new_ones(len(ids), 1)]
+        keys = torch.cat(whole if getattr(tower, "correct_cls_mask", False) else whole[::-1], 1)
+        length = keys.shape[1]
+        mask = torch.zeros(keys.shape, dtype=vectors.dtype, device=keys.device).masked_fill_(~keys, -torch.inf)
+        mask = mask[:, None].expand(-1, length, -1).repeat_interleave(tower.heads, 0)
+        if tower.attn_mask is not None:
+            mask = mask + tower.attn_mask[:length, :length]
+        x = torch.cat([vectors, token], 1) + tower.positional_embedding[:length]
+        return _finish(tower, tower.ln_final(tower.transformer(x, attn_mask=mask)[:, -1]))
+
+    return run
+
+
 def _hugging_face_text(tower: Any) -> Any:
     def run(vectors: Tensor, ids: Tensor) -> Tensor:
         mask = (ids != tower.config.pad_token_id).long()
@@ -199,7 +227,7 @@ def _plain_ids(tokenizer: Any) -> tuple[Tokenizer, int, str]:
 
     def ids(texts: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(text) for text in texts]
-        rows: list[list[int]] = inner(cleaned, truncation=False, padding=False).input_ids
+        rows: list[list[int]] = inner(cleaned, truncation=False, padding=False, verbose=False).input_ids
         return rows if separator is None else [[0 if i == separator else i for i in row] for row in rows]
 
     return ids, int(inner.pad_token_id), _cleaning(clean)

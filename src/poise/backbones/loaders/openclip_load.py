@@ -16,12 +16,14 @@ import open_clip
 import torch
 from open_clip.model import CLIP, CustomTextCLIP
 from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+from safetensors import safe_open
 from torch import nn
 
 from poise.backbones.encoder import Encoder
 from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.checkpoint import OPEN_CLIP_WEIGHTS as WEIGHTS
 from poise.backbones.loaders.checkpoint import (
+    check_patches,
     check_weights,
     find_weights,
     library_errors,
@@ -32,9 +34,13 @@ from poise.backbones.loaders.checkpoint import (
 from poise.backbones.loaders.known_keys import HUGGING_FACE_TEXT, OPEN_CLIP_FILE, OPEN_CLIP_MODEL
 from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.tokenizer_files import FILES, check_tokenizer, clean_copy
-from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFoundError, UnknownNameError
+from poise.errors import InvalidCheckpointError, ModelNotFoundError, UnknownNameError
 
 CONFIG_NAME = "open_clip_config.json"
+TEXT_CONFIG = (
+    "text/config.json"  # beside it: configuration of a Hugging Face text tower, which it names by hf_model_name
+)
+_DECODER = "text_decoder."  # weights of CoCa that only captions need
 
 
 def load_folder(path: str, *, device: torch.device, dtype: torch.dtype) -> Encoder:
@@ -43,7 +49,7 @@ def load_folder(path: str, *, device: torch.device, dtype: torch.dtype) -> Encod
     if not folder.is_dir():
         raise ModelNotFoundError(f"'{path}' is not a folder.", hint=f"Give a folder with {CONFIG_NAME} and weights.")
     config = _read_config(folder / CONFIG_NAME, local=True)
-    model = build(config["model_cfg"], find_weights(folder))
+    model = build(config["model_cfg"], find_weights(folder), folder=folder)
     tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], lambda _: folder)
     return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"local-dir:{path}", device=device, dtype=dtype)
 
@@ -63,20 +69,25 @@ def _fetch_tokenizer(repo: str, cache_dir: str | None) -> Path:
 def _read_config(path: Path, *, local: bool = False) -> dict[str, Any]:
     """Read open_clip_config.json; ``local``: refuse what would need the network."""
     content = read_config(path)
-    model = content.get("model_cfg")
-    if isinstance(model, dict) and "multimodal_cfg" in model:
-        raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
+    if isinstance(model := content.get("model_cfg"), dict):
+        content["model_cfg"] = _dual_encoder(model)
     config = schema.read(OPEN_CLIP_FILE, content, path)
+    tower = path.parent / TEXT_CONFIG
     for section, key in (
         ("text_cfg", "hf_model_name"),
         ("text_cfg", "hf_model_pretrained"),
         ("vision_cfg", "timm_model_pretrained"),
     ):
         value = config["model_cfg"][section].get(key)
-        if local and value:
+        if local and value and not (key == "hf_model_name" and tower.is_file()):
+            hint = "Models in folders are loaded without the network: remove it, or load the model by a hub name."
+            if key == "hf_model_name":
+                hint = (
+                    f"Put the config.json of {value} beside it, as {TEXT_CONFIG}: "
+                    f"hf download {value} config.json --local-dir '{tower.parent}'."
+                )
             raise InvalidCheckpointError(
-                f"'{path}': model_cfg.{section}.{key} is {value!r}, which needs a download.",
-                hint="Models in folders are loaded without the network: remove it, or load the model by a hub name.",
+                f"'{path}': model_cfg.{section}.{key} is {value!r}, which needs a download.", hint=hint
             )
     return {"preprocess_cfg": {}, **config}
 
@@ -127,25 +138,53 @@ def known_names() -> list[str]:
     return [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
 
 
-def build(config: dict[str, Any], weights: Path | None, cache_dir: str | None = None) -> nn.Module:
-    """Create the model of a ``model_cfg`` and load ``weights``, without changing the global random state."""
-    if "multimodal_cfg" in config:
-        raise InvalidOptionError("CoCa models are not supported.", hint="Use a CLIP or SigLIP model.")
-    config = schema.read(OPEN_CLIP_MODEL, copy.deepcopy(config), "model_cfg")
+def _dual_encoder(model: dict[str, Any]) -> dict[str, Any]:
+    """Return a ``model_cfg`` of CoCa without its decoder; any other as it is."""
+    if "multimodal_cfg" not in model:
+        return model
+    if not isinstance(model["multimodal_cfg"], dict) or not model["multimodal_cfg"]:
+        raise InvalidCheckpointError(
+            "model_cfg.multimodal_cfg, the decoder of CoCa, has no keys.", hint="Download the configuration again."
+        )
+    return {key: value for key, value in model.items() if key != "multimodal_cfg"} | {"custom_text": True}
+
+
+def build(
+    config: dict[str, Any], weights: Path | None, cache_dir: str | None = None, *, folder: Path | None = None
+) -> nn.Module:
+    """Create the model of a ``model_cfg`` and load ``weights``, without changing the global random state.
+
+    Of CoCa, the two encoders are created. A Hugging Face text tower's configuration is read from ``folder``, or from
+    the hub.
+    """
+    config = schema.read(OPEN_CLIP_MODEL, copy.deepcopy(_dual_encoder(config)), "model_cfg")
     text, vision = config["text_cfg"], config["vision_cfg"]
     custom = bool(config.pop("custom_text", False)) or "hf_model_name" in text
+    check_patches(vision.get("image_size", 224), vision.get("patch_size"), "model_cfg.vision_cfg")
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
         _check_architecture(vision["timm_model_name"])
-    with _text_config(text, cache_dir), library_errors("model_cfg", "Check model_cfg."), torch.random.fork_rng([]):
+    with (
+        _text_config(text, cache_dir, folder),
+        library_errors("model_cfg", "Check model_cfg."),
+        torch.random.fork_rng([]),
+    ):
         make = partial(CustomTextCLIP if custom else CLIP, **config)
         if weights is not None:
             _check_before(make, weights, timm="timm_model_name" in vision)
         model: nn.Module = make()
     if weights is not None:
         with library_errors(weights):
-            open_clip.load_checkpoint(model, str(weights), strict=True)
+            if any(name.startswith(_DECODER) for name in read_shapes(weights)):
+                model.load_state_dict(_without_decoder(weights))
+            else:
+                open_clip.load_checkpoint(model, str(weights), strict=True)
     return model
+
+
+def _without_decoder(weights: Path) -> dict[str, torch.Tensor]:
+    with safe_open(weights, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys() if not name.startswith(_DECODER)}  # noqa: SIM118
 
 
 def _check_before(make: Callable[[], nn.Module], weights: Path, *, timm: bool) -> None:
@@ -171,12 +210,12 @@ def _check_architecture(name: str) -> None:
 
 
 @contextmanager
-def _text_config(text: dict[str, Any], cache_dir: str | None) -> Iterator[None]:
+def _text_config(text: dict[str, Any], cache_dir: str | None, local: Path | None) -> Iterator[None]:
     """Replace the hub name of a Hugging Face text tower by a folder with its checked configuration."""
     if "hf_model_name" not in text:
         yield
         return
-    file = hub.fetch(text["hf_model_name"], ["config.json"], cache_dir)
+    file = local / TEXT_CONFIG if local else hub.fetch(text["hf_model_name"], ["config.json"], cache_dir)
     config = schema.read(HUGGING_FACE_TEXT, read_config(file), file)
     with tempfile.TemporaryDirectory(prefix="poise-model-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")

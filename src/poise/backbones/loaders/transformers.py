@@ -14,7 +14,14 @@ from torch import Tensor
 from poise.backbones.block import Block, Mlp
 from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
 from poise.backbones.loaders import hub, schema
-from poise.backbones.loaders.checkpoint import check_scale, check_weights, find_weights, library_errors, read_config
+from poise.backbones.loaders.checkpoint import (
+    check_patches,
+    check_scale,
+    check_weights,
+    find_weights,
+    library_errors,
+    read_config,
+)
 from poise.backbones.loaders.known_keys import FAMILIES, LARGEST_IMAGE, PREPROCESSOR, RESAMPLING, TRANSFORMERS_MODEL
 from poise.backbones.loaders.tokenizer_files import FILES, clean_copy, load_tokenizer
 from poise.backbones.text.cleaning import CANONICAL, canonical
@@ -91,6 +98,8 @@ def _model(folder: Path, config: dict[str, Any]) -> tuple[Any, Any]:
     """Return the model and the tokenizer, loaded from a clean copy of the folder."""
     from transformers import AutoConfig, AutoModel
 
+    vision = config["vision_config"]
+    check_patches(vision.get("image_size", 224), vision.get("patch_size"), f"{folder / 'config.json'}")
     index = _read_index(folder)
     files = [folder / name for name in sorted({*index.values()})] or [find_weights(folder, ["model.safetensors"])]
     with library_errors(folder), torch.device("meta"):
