@@ -137,7 +137,7 @@ def test_calibration_images_cost_one_row_each(stored, folder, tmp_path):
         (["--max-error", "0"], InvalidOptionError, "--max-error is '0'"),
         (["--confidence", "95"], InvalidOptionError, "--confidence is 95"),
         (["--labels", "cat,dog,owl"], InvalidCalibrationError, "labels have no image: 'owl'"),
-        (["--labels", "cat"], InvalidOptionError, "labels that the classifier has not: 'dog'"),
+        (["--labels", "cat,cow"], InvalidOptionError, "labels that the classifier has not: 'dog'"),
         (["--labels", "cat,cat"], InvalidLabelsError, "Duplicate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

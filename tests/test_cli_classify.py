@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import poise
 from poise import methods
 from poise.cli.app import app, main
+from poise.errors import InvalidLabelsError
 
 TINY = ["--model", "tiny", "--views", "4", "--device", "cpu"]
 
@@ -210,11 +211,16 @@ def test_images_of_one_name_are_told_apart(folder: Path) -> None:
     assert sorted(shown) == sorted([str(folder / "a.png"), "b.jpg", str(folder / "more" / "a.png")])
 
 
-def test_all_methods_and_a_single_label(folder: Path) -> None:
-    done = run(str(folder / "a.png"), "--labels", "cat", "--method", "paper", "--format", "csv")
+def test_all_methods(folder: Path) -> None:
+    done = run(str(folder / "a.png"), "--labels", "cat,dog", "--method", "paper", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["method"] for row in rows] == methods.names()
-    assert {row["entropy"] for row in rows} == {"0.0"}
+
+
+def test_a_single_label_is_refused(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["classify", str(folder / "a.png"), "--labels", "cat", "--model", "no such model"])
+    assert isinstance(done.exception, InvalidLabelsError)  # exit code 2
+    assert "at least two labels" in str(done.exception)
 
 
 def test_groups_and_posthoc_steps(folder: Path) -> None:
@@ -251,4 +257,4 @@ def test_a_long_label_is_refused_or_cut(folder: Path) -> None:
 
 
 def test_empty_labels_are_refused(folder: Path) -> None:
-    assert "The list of labels is empty. Give at least one label." in str(run(str(folder), "--labels", "").exception)
+    assert "The list of labels is empty. Give at least two labels." in str(run(str(folder), "--labels", "").exception)

@@ -22,6 +22,7 @@ from poise.cli.app import app as command
 from poise.demo import mount
 from poise.demo.calls import Call, in_curl
 from poise.errors import InvalidOptionError, MissingDependencyError
+from poise.options import Options
 from poise.serve.http import uvicorn_server
 from poise.serve.http.app import create_app
 from poise.serve.settings import ServiceSettings
@@ -132,7 +133,8 @@ def test_help_does_not_import_gradio() -> None:
 
 def test_the_shown_http_call_gives_the_answer_of_the_api(image: bytes) -> None:
     """As curl would send it; test_browser.py runs curl itself."""
-    call = Call("a.png", ("cat", "it's; <b>"), ("zero-shot",), views=4, seed=1, template="an {}.")
+    options = Options(labels=("cat", "it's; <b>"), method=("zero-shot",), views=4, seed=1, template="an {}.")
+    call = Call("a.png", options)
     words = shlex.split(in_curl(call))
     fields = [word.split("=", 1) for at, word in enumerate(words) if words[at - 1] == "--form-string"]
     data = {name: [value for other, value in fields if other == name] for name, _ in fields}

@@ -29,6 +29,7 @@ from poise.cli.app import app
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.export import export_onnx, open_onnx
 from poise.export.head import calibrated, in_set
+from poise.inference.guarantees import conditions_of
 from tests.backbones.saved import save_clip, save_open_clip, save_siglip
 
 LABELS = ["cat", "dog", "great white shark"]
@@ -103,7 +104,7 @@ def test_the_metadata_say_what_the_file_is(calibrated_file: tuple[Path, Classifi
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     facts = json.loads(session.get_modelmeta().custom_metadata_map["poise"])
     assert facts["labels"] == LABELS
-    assert facts["fingerprint"] == classifier.conditions().fingerprint
+    assert facts["fingerprint"] == conditions_of(classifier).fingerprint
     assert facts["image"]["size"] == classifier.encoder.image.size
     assert facts["conditions"]["template"] == "a photo of a {}."
     assert (facts["method"], facts["coverage"], facts["max_error"]) == ("zero-shot", 0.8, 0.2)

@@ -15,7 +15,8 @@ from poise import Calibration, Classifier
 from poise.cli.app import app
 from poise.errors import InvalidOptionError
 from poise.inference import auto_views
-from poise.inference.auto_views import choose_views, decide, with_views
+from poise.inference.auto_views import choose_views, decide
+from poise.inference.variants import with_views
 
 LABELS = ["cat", "dog"]
 

@@ -117,8 +117,15 @@ def test_zero_shot_needs_no_augmented_views(encoder) -> None:
     )
 
 
-def test_one_label_is_certain_and_flagged(encoder) -> None:
-    result = classifier(encoder, ["cat"])(make_image())
+@pytest.mark.parametrize("labels", [["cat"], ["cat,dog"]])
+def test_one_label_is_refused_before_a_model_is_loaded(labels: list[str]) -> None:
+    with pytest.raises(InvalidLabelsError, match="is the only label, and its probability would be 1") as refused:
+        poise.Classifier(labels, "no such model")
+    assert ("commas" in refused.value.hint) == ("," in labels[0])
+
+
+def test_one_label_that_is_asked_for_is_certain_and_flagged(encoder) -> None:
+    result = classifier(encoder, ["cat"], one_label=True)(make_image())
     assert (result.confidence, result.entropy, result.degenerate) == (1.0, 0.0, True)
 
 

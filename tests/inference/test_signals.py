@@ -105,11 +105,11 @@ def test_the_bias_of_siglip_is_removed(tmp_path: Path) -> None:
 
 
 def test_one_view_and_one_label() -> None:
-    classify = poise.Classifier(["cat"], "tiny", views=1, device="cpu")
+    classify = poise.Classifier(["cat"], "tiny", views=1, device="cpu", one_label=True)
     result = classify(make_image())
     assert (result.degenerate, result.match) == (True, 0.0)
     with pytest.raises(InvalidLabelsError, match="'cat' is the only label"):
-        poise.Classifier(["cat"], "tiny", reject=0.1)
+        poise.Classifier(["cat"], "tiny", reject=0.1, one_label=True)
 
 
 def test_rejected_images_keep_their_answer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -81,6 +82,33 @@ def test_files_and_base64_give_the_same_answer(live: Live) -> None:
     batch = live.post("/v1/batch", files=files, data=fields).json()
     assert batch["items"][0]["results"]["zero-shot"]["label"] == json["results"]["zero-shot"]["label"]
     assert len(batch["items"]) == 2
+
+
+def test_one_label_is_refused(live: Live) -> None:
+    form = live.post("/v1/classify", files={"image": png(0)}, data={"labels": "cat,dog"})
+    assert (form.status_code, form.json()["error"]["code"]) == (422, "bad_labels")
+    assert "The field 'labels' is given once, as 'cat,dog'." in form.json()["error"]["message"]
+    assert "-F labels=cat -F labels=dog" in form.json()["error"]["hint"]
+    sent = {"inputs": base64.b64encode(png(0)).decode(), "parameters": {"candidate_labels": ["cat"]}}
+    others = [
+        live.post("/v1/classify", json={**body(png(0)), "labels": ["cat"]}),
+        live.post("/v1/zero-shot-image-classification", json=sent),
+    ]
+    for answer in others:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_labels")
+        assert "at least two labels" in answer.json()["error"]["hint"]
+
+
+def test_a_request_is_planned_once_and_takes_its_classifier_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, call: Any) -> Any:
+        return lambda *given, **options: counts.update([name]) or call(*given, **options)
+
+    monkeypatch.setattr(service_module, "plan", counted("plan", service_module.plan))
+    monkeypatch.setattr(live.service._cache, "get", counted("cache", live.service._cache.get))
+    assert live.post("/v1/classify", json=body(png(0))).status_code == 200
+    assert counts == {"plan": 1, "cache": 1}
 
 
 def test_the_shape_of_hugging_face(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,36 +7,21 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from poise.errors import InvalidCalibrationError
+from poise.options import AnswerOptions, rows
 from poise.text import counted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class Conditions(AnswerOptions):
     """What answers depend on beside the image and the method. A calibration is valid under the same conditions only.
 
     Attributes:
-        model: name of the model.
-        fingerprint: hash of its weights, preprocessing and tokenizer.
-        labels: the labels in order.
-        template: the prompt.
-        context: which of its words are tuned, as `Classifier` was given it.
-        init: where tuning starts: "template", another name, or a file.
-        init_hash: hash of the vectors that tuning starts from; "" for "template".
-        views: views per image.
-        augmix: whether views are mixed with AugMix.
-        seed: seed of the views, which are drawn from the seed and the image's pixels.
+        fingerprint: hash of the model's weights, preprocessing and tokenizer.
+        init_hash: hash of the vectors that tuning starts from; "" for the init "template".
     """
 
-    model: str
     fingerprint: str
-    labels: tuple[str, ...]
-    template: str
-    context: str
-    init: str
     init_hash: str
-    views: int
-    augmix: bool
-    seed: int
 
     def check(self, now: Conditions, *, reads_views: bool = True) -> None:
         """Raise an error that names the first difference, with both values.
@@ -45,7 +30,7 @@ class Conditions:
             now: the conditions of a classifier.
             reads_views: whether its methods read augmented views; if not, the options of views do not matter.
         """
-        ignored = set() if reads_views else {"views", "augmix", "seed", "context"}
+        ignored = set() if reads_views else {row.name for row in rows(AnswerOptions) if row.about.views}
         ignored |= {"model"} if self.fingerprint == now.fingerprint else set()
         ignored |= {"init"} if self.init_hash == now.init_hash else set()
         for name in (field.name for field in fields(self) if field.name not in ignored):
@@ -63,13 +48,16 @@ class Conditions:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Conditions:
         """Read what a file of a calibration contains; every value is checked."""
-        kinds: dict[str, type] = {"views": int, "seed": int, "augmix": bool, "labels": list}
-        for name in (field.name for field in fields(cls)):
-            if type(values[name]) is not kinds.get(name, str):
-                raise ValueError(f"'{name}' is {values[name]!r}")
-        if not values["labels"] or not all(isinstance(label, str) for label in values["labels"]):
+        kinds: dict[str, Any] = {row.name: row.kind for row in rows(AnswerOptions)}
+        kinds |= {"labels": list, "template": str, "fingerprint": str, "init_hash": str}
+        later = {row.name for row in rows(AnswerOptions) if row.about.later} - {*values}
+        found = {name: values[name] for name in kinds if name not in later}
+        for name, value in found.items():
+            if type(value) is not kinds[name]:
+                raise ValueError(f"'{name}' is {value!r}")
+        if not found["labels"] or not all(isinstance(label, str) for label in found["labels"]):
             raise ValueError("its labels are not a list of texts")
-        return cls(**{**values, "labels": tuple(values["labels"])})
+        return cls(**{**found, "labels": tuple(found["labels"])})
 
 
 def _first_difference(then: Sequence[str], given: Sequence[str]) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from poise.files import read_bounded, write_atomic
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
+from poise.options import AnswerOptions, option_values
 from poise.text import counted
 
 FORMAT = "poise-calibration/1"
@@ -187,18 +188,7 @@ class Calibration:
 
     def options(self) -> dict[str, Any]:
         """Return the options of `poise.Classifier` of the calibration, with the recommended method."""
-        now = self.conditions
-        return {
-            "labels": list(now.labels),
-            "model": now.model,
-            "method": [self.recommended],
-            "template": now.template,
-            "context": now.context,
-            "init": now.init,
-            "views": now.views,
-            "augmix": now.augmix,
-            "seed": now.seed,
-        }
+        return {**option_values(self.conditions, AnswerOptions), "method": [self.recommended]}
 
     def save(self, path: str | Path) -> None:
         """Write the calibration as JSON."""

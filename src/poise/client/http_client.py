@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from poise.client.replies import RemoteModel, Reply, read_batch, read_error, read_models, read_reply
 from poise.errors import MissingDependencyError, RemoteError, ServiceUnavailableError
+from poise.options import check_names, request_rows
 
 if TYPE_CHECKING:
     import httpx2 as httpx
@@ -23,21 +25,19 @@ _LONGEST_WAIT = 30.0  # seconds
 _SHOWN = 100  # characters of an answer that can't be read
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class RequestOptions(TypedDict, total=False):
-    """The options of a request; the server's defaults apply to those that are left out."""
-
-    labels: Sequence[str]
-    methods: Sequence[str]
-    template: str
-    views: int
-    seed: int
-    details: bool
-    coverage: float
-    max_error: float
-    deadline: float
-    uncalibrated: bool
+def _takes_options(call: F) -> F:
+    """Give a call the signature with all options, for people and editors."""
+    signature = inspect.signature(call)
+    named = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
+    added = [
+        inspect.Parameter(row.about.request, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=row.kind)
+        for row in request_rows()
+    ]
+    call.__signature__ = signature.replace(parameters=[*named, *added])  # type: ignore[attr-defined]
+    return call
 
 
 class _Calls:
@@ -49,11 +49,11 @@ class _Calls:
         self._session: dict[str, Any] = {"base_url": url.rstrip("/"), "headers": headers, "timeout": timeout}
 
     @staticmethod
-    def _classify(image: Image, options: RequestOptions) -> dict[str, Any]:
+    def _classify(image: Image, options: dict[str, Any]) -> dict[str, Any]:
         return {"url": "/v1/classify", "data": _form(options), "files": [("image", _file(image))]}
 
     @staticmethod
-    def _batch(images: Sequence[Image], options: RequestOptions) -> dict[str, Any]:
+    def _batch(images: Sequence[Image], options: dict[str, Any]) -> dict[str, Any]:
         return {"url": "/v1/batch", "data": _form(options), "files": [("images", _file(image)) for image in images]}
 
     def _waits(self) -> Iterator[bool]:
@@ -76,12 +76,14 @@ class Client(_Calls):
         super().__init__(url, token=token, timeout=timeout, retries=retries)
         self._http = _library().Client(**self._session)
 
-    def classify(self, image: Image, **options: Unpack[RequestOptions]) -> Reply:
+    @_takes_options
+    def classify(self, image: Image, **options: Any) -> Reply:
         """Classify one image.
 
         Args:
             image: an encoded image, or the path of its file.
-            options: labels, methods, template, views, seed, details, coverage, max_error, deadline, uncalibrated.
+            options: what a request may ask for; those that are left out are the server's. `poise.options` says what
+                they mean.
 
         Raises:
             RemoteError: The server refused the request or could not answer it; ``code`` says why.
@@ -89,7 +91,8 @@ class Client(_Calls):
         """
         return self._send(read_reply, "POST", **self._classify(image, options))
 
-    def batch(self, images: Sequence[Image], **options: Unpack[RequestOptions]) -> list[Reply | RemoteError]:
+    @_takes_options
+    def batch(self, images: Sequence[Image], **options: Any) -> list[Reply | RemoteError]:
         """Classify several images in one request; an image without an answer gives an error in its place."""
         return self._send(read_batch, "POST", **self._batch(images, options))
 
@@ -136,11 +139,13 @@ class AsyncClient(_Calls):
         super().__init__(url, token=token, timeout=timeout, retries=retries)
         self._http = _library().AsyncClient(**self._session)
 
-    async def classify(self, image: Image, **options: Unpack[RequestOptions]) -> Reply:
+    @_takes_options
+    async def classify(self, image: Image, **options: Any) -> Reply:
         """Classify one image; see `Client.classify`."""
         return await self._send(read_reply, "POST", **self._classify(image, options))
 
-    async def batch(self, images: Sequence[Image], **options: Unpack[RequestOptions]) -> list[Reply | RemoteError]:
+    @_takes_options
+    async def batch(self, images: Sequence[Image], **options: Any) -> list[Reply | RemoteError]:
         """Classify several images in one request; see `Client.batch`."""
         return await self._send(read_batch, "POST", **self._batch(images, options))
 
@@ -198,8 +203,9 @@ def _file(image: Image) -> tuple[str, bytes]:
     return "image", image if isinstance(image, bytes) else Path(image).read_bytes()
 
 
-def _form(options: RequestOptions) -> dict[str, Any]:
+def _form(options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a form: lists are repeated fields, and numbers are written as in JSON."""
+    check_names(options, (row.about.request for row in request_rows()))
     return {name: _field(value) for name, value in options.items() if value is not None}
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise import methods
@@ -19,6 +19,7 @@ from poise.demo.example_rows import find_example, remark
 from poise.demo.kept_views import thumbnails, views_block
 from poise.demo.markup import alert, card, status, text
 from poise.errors import InvalidLabelsError, PoiseError, UnreadableImageError
+from poise.options import Options
 from poise.results import Result, Results
 from poise.serve.service import Service
 from poise.serve.settings import Job
@@ -142,7 +143,7 @@ class _Answering:
     def _views(self, answers: Results, job: Job) -> str:
         details = [result.details for result in answers.values() if result.details]
         chosen = [at for each in details for at in each.selected_views]
-        recipe = self.service.classifier(self.service.plan(job).job).recipe
+        recipe = self.service.classifier(self.service.plan(job)).recipe
         shown = thumbnails(self.image, recipe, self.service.encoder, chosen)
         blocks = "".join(views_block(result, shown) for result in answers.values() if result.details)
         return card("How tuning got there", blocks, name="poise-views")
@@ -171,25 +172,13 @@ class _Answering:
     def _call(self) -> Call:
         """Return the call that gives all numbers of the page."""
         asked, settings = self.question, self.service.settings
-        job = self.service.plan(self._job(self.methods)).job
-        assert job.views is not None
-        assert job.seed is not None
+        planned = self.service.plan(self._job(self.methods))
         return Call(
             file=self.file,
-            labels=self.labels,
-            methods=self.methods,
-            template=job.template,
-            views=job.views,
-            seed=job.seed,
-            init=settings.init,
-            augmix=settings.augmix,
-            on_long_label=settings.on_long_label,
-            model=settings.model,
+            options=replace(planned.options, device=Options.device, dtype=Options.dtype, batch_size=None),
             url=asked.url,
-            calibrated=not job.uncalibrated,
-            coverage=job.coverage,
-            max_error=job.max_error,
-            switched_off=settings.calibration is not None and job.uncalibrated,
+            calibrated=planned.calibrated,
+            switched_off=settings.calibration is not None and not planned.calibrated,
         )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.demo.markup import card, text
+from poise.options import AnswerOptions, ComputeOptions, Options, rows
 
-_SEED = 0  # the default of `Classifier` and of `poise classify`
 _WIDTH = 50  # characters of arguments in one line
 CALIBRATION = "calibration.json"  # what the file is called in the calls
 
@@ -20,29 +19,27 @@ class Call:
 
     Attributes:
         file: name of the image's file.
-        labels, methods, template, views, seed, init, augmix, on_long_label: as in `Classifier`.
-        model: the server's model.
+        options: those of the classifier; ``method`` is a tuple.
         url: where the server is, without a slash at the end.
-        coverage, max_error: of the calibration.
         calibrated: whether the answers are calibrated.
         switched_off: whether the server has a calibration that was not used.
     """
 
     file: str
-    labels: tuple[str, ...]
-    methods: tuple[str, ...]
-    template: str | None = None
-    views: int = DEFAULT_VIEWS
-    seed: int = _SEED
-    init: str = "template"
-    augmix: bool = False
-    on_long_label: str = "error"
-    model: str = DEFAULT_MODEL
+    options: Options
     url: str = "http://127.0.0.1:8000"
-    coverage: float | None = None
-    max_error: float | None = None
     calibrated: bool = False
     switched_off: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels."""
+        return self.options.labels
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods."""
+        return (self.options.method,) if isinstance(self.options.method, str) else self.options.method
 
     @property
     def path(self) -> str:
@@ -50,25 +47,19 @@ class Call:
         name = PurePosixPath(self.file.replace("\\", "/")).name or "image.png"
         return f"./{name}" if name.startswith("-") else name
 
-    def options(self) -> dict[str, object]:
+    def changed(self) -> dict[str, object]:
         """Return the options of `Classifier` beside the labels that differ from the defaults."""
-        given: dict[str, object] = {"model": self.model} if self.model != DEFAULT_MODEL else {}
-        if self.methods != (DEFAULT_METHOD,):
-            given["method"] = list(self.methods) if len(self.methods) > 1 else self.methods[0]
-        given |= {"template": self.template} if self.template else {}
-        given |= {"views": self.views} if self.views != DEFAULT_VIEWS else {}
-        given |= {"seed": self.seed} if self.seed != _SEED else {}
-        given |= {"init": self.init} if self.init != "template" else {}
-        given |= {"augmix": True} if self.augmix else {}
-        given |= {"on_long_label": self.on_long_label} if self.on_long_label != "error" else {}
-        if self.calibrated:
-            given |= {"calibration": CALIBRATION, "coverage": self.coverage, "max_error": self.max_error}
-        return {name: value for name, value in given.items() if value is not None}
+        chosen = replace(self.options, method=self.methods[0] if len(self.methods) == 1 else self.methods)
+        chosen = replace(chosen, calibration=CALIBRATION if self.calibrated else None)
+        left_out = {"labels"} if self.calibrated else {"labels", "coverage", "max_error"}
+        given = {row.name: getattr(chosen, row.name) for row in rows(Options) if row.name not in left_out}
+        return {row.name: given[row.name] for row in rows(Options) if given.get(row.name, row.default) != row.default}
 
 
 def in_python(call: Call) -> str:
     """Return the call as a Python program."""
-    given = [repr(list(call.labels)), *(f"{name}={value!r}" for name, value in call.options().items())]
+    changed = {name: list(value) if isinstance(value, tuple) else value for name, value in call.changed().items()}
+    given = [repr(list(call.labels)), *(f"{name}={value!r}" for name, value in changed.items())]
     inside = ", ".join(given)
     if len(inside) > _WIDTH:
         inside = "\n    " + ",\n    ".join(given) + ",\n"
@@ -85,7 +76,8 @@ def in_python(call: Call) -> str:
 
 def in_shell(call: Call) -> str:
     """Return the call as a command."""
-    options = call.options()
+    taken = {row.name for row in rows(Options) if "classify" in row.about.commands}
+    options = {name: value for name, value in call.changed().items() if name in taken}
     if "method" in options:
         options["method"] = ",".join(call.methods)
     words = ["poise", "classify", call.path, "--labels", ",".join(call.labels)]
@@ -100,10 +92,11 @@ def in_curl(call: Call) -> str:
     if set(name) & set(',;"'):  # which have a meaning in -F
         name = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
     words = ["curl", f"{call.url}/v1/classify", "-F", f"image=@{name}"]
-    fields: list[tuple[str, object]] = [("labels", label) for label in call.labels]
-    fields += [("methods", name) for name in call.methods]
-    fields += [("template", call.template)] if call.template else []
-    fields += [("views", call.views), ("seed", call.seed)]  # the server may have been started with others
+    fields: list[tuple[str, object]] = []
+    for row in rows(AnswerOptions, ComputeOptions):  # also the defaults: the server may have been started with others
+        value = call.methods if row.name == "method" else getattr(call.options, row.name)
+        if row.about.request and value is not None:
+            fields += [(row.about.request, part) for part in (value if isinstance(value, tuple) else (value,))]
     fields += [] if call.calibrated or not call.switched_off else [("uncalibrated", "true")]
     for field, value in fields:
         words += ["--form-string", f"{field}={value}"]  # unlike -F, no sign in the value has a meaning

@@ -19,7 +19,7 @@ from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.export.head import RULES, CalibrationLimits, ExportedClassifier
 from poise.files import checksum, write_atomic
 from poise.inference.classifier import Classifier
-from poise.inference.guarantees import Guarantees, in_words
+from poise.inference.guarantees import Guarantees, conditions_of, in_words
 from poise.methods import Method
 
 
@@ -116,7 +116,7 @@ def _limits(method: str, guarantees: Guarantees | None) -> tuple[Any, Calibratio
 
 
 def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLimits) -> dict[str, Any]:
-    encoder, conditions, guarantees = classifier.encoder, classifier.conditions(), classifier.guarantees
+    encoder, conditions, guarantees = classifier.encoder, conditions_of(classifier), classifier.guarantees
     calibration, words, max_error = None, None, None
     if guarantees is not None:
         stored = guarantees.calibration

@@ -12,6 +12,7 @@ from poise.calibration import Calibration, Conditions
 from poise.calibration.stored import plain
 from poise.errors import InvalidCheckpointError, PoiseError
 from poise.inference.classifier import Classifier
+from poise.options import AnswerOptions, option_values
 
 
 def open_onnx(path: str | Path, **options: Any) -> Classifier[Any]:
@@ -36,14 +37,10 @@ def onnx_options(path: str | Path) -> dict[str, Any]:
             hint="Use the version of poise that exported it, or export it again.",
         )
     return {
-        "labels": list(conditions.labels),
+        **option_values(conditions, AnswerOptions),
+        "init": "template",  # the text features contain it
         "model": f"onnx:{path}",
         "method": method.name,
-        "template": conditions.template,
-        "context": conditions.context,
-        "views": conditions.views,
-        "augmix": conditions.augmix,
-        "seed": conditions.seed,
         "device": "cpu",
         "calibration": calibration,
         "coverage": facts.get("coverage"),

@@ -9,7 +9,6 @@ sample is encoded once.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -165,11 +164,3 @@ def _compare(count: int, probs: Floats, reference: Floats) -> Agreement:
         (float(differs / images), float(upper_bound(differs, images, DELTA))),
         (float(means[worst]), float(bounds[worst])),
     )
-
-
-def with_views(classifier: Classifier[Any], views: int, seed: int | None = None) -> Classifier[Any]:
-    """Return the classifier with other views and the same text features; it must have no calibration."""
-    other = copy.copy(classifier)
-    other.recipe = replace(classifier.recipe, views=views, seed=classifier.recipe.seed if seed is None else seed)
-    other.prepare(classifier.tuner)
-    return other

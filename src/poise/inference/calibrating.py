@@ -14,7 +14,8 @@ from poise.calibration import Answers, Calibration, assess, images_for_coverage,
 from poise.calibration.levels import exact_level
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Prediction
-from poise.inference.guarantees import uniform
+from poise.inference.guarantees import conditions_of, uniform
+from poise.inference.variants import only
 from poise.prompts.labels import listed
 from poise.results import Failure
 from poise.text import counted
@@ -74,10 +75,10 @@ def calibrate(
     answers = {}
     for method in classifier.methods:
         probs = np.array([prediction.answers[method.name].probs for prediction, _ in found])
-        answers[method.name] = Answers(method.settings(), probs, _seconds(classifier.only(method.name), readable))
+        answers[method.name] = Answers(method.settings(), probs, _seconds(only(classifier, method.name), readable))
     keys = [prediction.key for prediction, _ in found]
     noise = np.array([uniform(key) for key in keys])
-    return assess(classifier.conditions(), answers, truth, noise, keys, delta=delta)
+    return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta)
 
 
 def _several(levels: float | Sequence[float]) -> Sequence[float]:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
+from typing_extensions import TypeVar
 
 from poise.backbones import load_model
-from poise.backbones.fingerprint import fingerprint
-from poise.calibration import Calibration, Conditions
+from poise.calibration import Calibration
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating
 from poise.inference.answers import Prediction
-from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, hash_prompt, read
+from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read
 from poise.inference.heuristics import check_reject
-from poise.inference.options import ClassifierOptions, check_guarantees, find_methods, find_views
+from poise.inference.option_checks import check_guarantees, find_methods, find_views
 from poise.inference.predictor import Predictor
 from poise.inference.to_result import to_result
 from poise.inits.kinds import check_template
 from poise.methods import Method
+from poise.options import Options
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.results import Failure, Result, Results, flat_rows
 from poise.text import counted
@@ -35,10 +35,11 @@ from poise.views import ViewRecipe
 if TYPE_CHECKING:
     import pandas
 
-R = TypeVar("R", Result, Results)
+Methods = str | Method | Sequence[str | Method]
+M_co = TypeVar("M_co", bound=Methods, covariant=True, default=str)  # decides what a call returns
 
 
-class Classifier(Generic[R]):
+class Classifier(Generic[M_co]):
     """Zero-shot image classification with test-time prompt tuning.
 
     The labels are encoded once, by the constructor. Calls have no side effects: the same image, labels, options and
@@ -62,6 +63,7 @@ class Classifier(Generic[R]):
         dtype: "auto" (float16 on CUDA, else float32) or a dtype of `poise.load_model`.
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
+        one_label: accept a single label, whose probability is then 1 for any image.
         calibration: what `calibrate` returned, or its file. Probabilities are then calibrated, and `Result.set_at`
             works. Model, labels, method and views must be those of the calibration.
         coverage: each result contains a prediction set, which contains the correct label for this share of images.
@@ -85,40 +87,23 @@ class Classifier(Generic[R]):
         (2, 2)
     """
 
-    @overload
-    def __init__(
-        self: Classifier[Result],
-        labels: Sequence[str],
-        model: str | DualEncoder = ...,
-        method: str | Method = ...,
-        **options: Unpack[ClassifierOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: Classifier[Results],
-        labels: Sequence[str],
-        model: str | DualEncoder = ...,
-        method: Sequence[str | Method] = ...,
-        **options: Unpack[ClassifierOptions],
-    ) -> None: ...
-
     def __init__(
         self,
         labels: Sequence[str],
         model: str | DualEncoder = DEFAULT_MODEL,
-        method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
+        method: M_co = DEFAULT_METHOD,  # type: ignore[assignment]  # the default of the type variable is str
         *,
         template: str | None = None,
         context: str = "auto",
         init: str | Path | Prompt = "template",
-        views: int | str = DEFAULT_VIEWS,
+        views: int | Literal["auto"] = DEFAULT_VIEWS,
         augmix: bool = False,
         seed: int = 0,
         device: Any = "auto",
         dtype: Any = "auto",
         batch_size: int | None = None,
-        on_long_label: str = "error",
+        on_long_label: Literal["error", "truncate"] = "error",
+        one_label: bool = False,
         calibration: str | Path | Calibration | None = None,
         coverage: float | None = None,
         max_error: float | None = None,
@@ -126,7 +111,7 @@ class Classifier(Generic[R]):
     ) -> None:
         # Check all that does not depend on the model before loading it.
         views = find_views(views, batch_size, calibration)
-        self.labels = check_labels(labels)
+        self.labels = check_labels(labels, fewest=1 if one_label else 2)
         self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method, views)
         self._several = not isinstance(method, str | Method)
@@ -135,21 +120,67 @@ class Classifier(Generic[R]):
         check_guarantees(calibration, coverage, max_error, reject)
         stored = None if calibration is None else read(calibration)
         self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
-        self.recipe = ViewRecipe(views, seed, augmix)
-        self._tuning, self._batch_size = (template, context, init, on_long_label), batch_size or 0
-        self.prepare()
+        self.options = Options(
+            labels=self.labels,
+            model=self.encoder.name,
+            method=tuple(row.name for row in self.methods),
+            template=template,
+            context=context,
+            init="prompt" if isinstance(init, Prompt) else str(init),
+            views=views,
+            augmix=augmix,
+            seed=seed,
+            batch_size=batch_size,
+            on_long_label=on_long_label,
+        )
+        self._init = init
+        self._prepare()
         self.guarantees: Guarantees | None = None
         if stored is not None:
-            now = self.conditions(like=stored.conditions.fingerprint)
+            now = conditions_of(self, like=stored.conditions.fingerprint)
             self.guarantees = Guarantees(stored, now, self.methods, coverage, max_error)
 
-    @overload
-    def __call__(self, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[R]: ...
+    @classmethod
+    def from_calibration(cls, calibration: str | Path | Calibration, **options: Any) -> Classifier[Any]:
+        """Return the classifier that a calibration was made with, and with the method that it recommends.
+
+        Args:
+            calibration: what `calibrate` returned, or its file; labels, model, template, init, views, AugMix and seed
+                are taken from it.
+            options: options of `Classifier`, such as ``coverage``, ``max_error`` or ``device``; they replace those of
+                the calibration, which must be valid for them.
+
+        Example:
+            >>> import numpy as np
+            >>> classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu")
+            >>> images = list(np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8))
+            >>> calibration = classify.calibrate(images, ["cat", "dog"] * 10)
+            >>> Classifier.from_calibration(calibration, coverage=0.8, device="cpu").labels
+            ('cat', 'dog')
+        """
+        stored = read(calibration)
+        return cls(**{**stored.options(), "method": stored.recommended, **options, "calibration": stored})
+
+    @property
+    def recipe(self) -> ViewRecipe:
+        """How images are cut into views."""
+        return ViewRecipe(self.options.views, self.options.seed, self.options.augmix)
 
     @overload
-    def __call__(self, images: Any, *, details: bool = False) -> R: ...
+    def __call__(  # type: ignore[overload-overlap]  # a str is a sequence of str, and is meant first
+        self: _One, images: list[Any] | tuple[Any, ...], *, details: bool = False
+    ) -> list[Result]: ...
 
-    def __call__(self, images: Any, *, details: bool = False) -> R | list[R]:
+    @overload
+    def __call__(self: _One, images: Any, *, details: bool = False) -> Result: ...
+
+    @overload
+    def __call__(self: _Several, images: list[Any] | tuple[Any, ...], *, details: bool = False) -> list[Results]: ...
+
+    @overload
+    def __call__(self: _Several, images: Any, *, details: bool = False) -> Results: ...
+
+    def __call__(self, images: Any, *, details: bool = False) -> Any:
         """Classify one image, or a list of them.
 
         Args:
@@ -185,10 +216,10 @@ class Classifier(Generic[R]):
         return self._predictor.run(images, views=recipe)
 
     @overload
-    def predict_proba(self: Classifier[Result], images: Iterable[Any]) -> np.ndarray: ...
+    def predict_proba(self: _One, images: Iterable[Any]) -> np.ndarray: ...  # type: ignore[overload-overlap]
 
     @overload
-    def predict_proba(self: Classifier[Results], images: Iterable[Any]) -> dict[str, np.ndarray]: ...
+    def predict_proba(self: _Several, images: Iterable[Any]) -> dict[str, np.ndarray]: ...
 
     def predict_proba(self, images: Iterable[Any]) -> np.ndarray | dict[str, np.ndarray]:
         """Return the probabilities [N, C] of N images, columns in the order of ``labels``.
@@ -269,34 +300,7 @@ class Classifier(Generic[R]):
             self, images, labels, coverage=coverage, max_error=max_error, delta=delta, missing_labels=missing_labels
         )
 
-    def conditions(self, like: str = "") -> Conditions:
-        """Return what answers depend on beside the image and the method.
-
-        Args:
-            like: a stored fingerprint; that of the model is computed in its version.
-        """
-        texts, recipe, (_, context, init, _) = self.tuner.texts, self.recipe, self._tuning
-        return Conditions(
-            model=self.encoder.name,
-            fingerprint=fingerprint(self.encoder, like),
-            labels=self.labels,
-            template=texts.classes.template,
-            context=context,
-            views=recipe.views,
-            augmix=recipe.augmix,
-            seed=recipe.seed,
-            init="prompt" if isinstance(init, Prompt) else str(init),
-            init_hash="" if init == "template" else hash_prompt(texts.init),
-        )
-
-    def only(self, method: str) -> Classifier[Any]:
-        """Return this classifier with one of its methods, on the same model."""
-        single = copy.copy(self)
-        single.methods = tuple(row for row in self.methods if row.name == method)
-        single.prepare()
-        return single
-
-    def __copy__(self) -> Classifier[R]:
+    def __copy__(self) -> Classifier[M_co]:
         """Return a classifier that shares the model."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
@@ -313,22 +317,21 @@ class Classifier(Generic[R]):
         model = f"model '{self.encoder.name}', method {methods}, on {self.encoder.device}"
         return f"Classifier({counted(len(self.labels), 'label')}: {labels}; {model})"
 
-    def prepare(self, tuner: AnyTuner | None = None) -> None:
+    def _prepare(self, tuner: AnyTuner | None = None) -> None:
         """Make the predictor and, unless the labels, template and methods of ``tuner`` are the same, the tuner."""
         check_process()
-        self.tuner = tuner or self._make_tuner(*self._tuning)
+        self.tuner = tuner or self._make_tuner()
         if self._tunes() and not self.tuner.texts.classes.slots.shape[1]:
             raise InvalidOptionError("context='none' leaves no words to tune.", hint="Omit it, or use zero-shot.")
-        self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self._batch_size)
+        self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self.options.batch_size or 0)
 
-    def _make_tuner(
-        self, template: str | None, context: str, init: str | Path | Prompt, on_long_label: str
-    ) -> AnyTuner:
+    def _make_tuner(self) -> AnyTuner:
+        chosen, init = self.options, self._init
+        context = chosen.context
         if context == "auto" and init == "template" and not self._tunes():
             context = "none"  # nothing is tuned, so the template "{}" is valid, too
-        classes = tokenise(
-            self.encoder, self.labels, template or DEFAULT_TEMPLATE, context=context, on_long_label=on_long_label
-        )
+        template, on_long_label = chosen.template or DEFAULT_TEMPLATE, chosen.on_long_label
+        classes = tokenise(self.encoder, self.labels, template, context=context, on_long_label=on_long_label)
         if isinstance(init, Prompt):
             return Tuner(self.encoder, classes, self.methods, init)
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
@@ -343,8 +346,12 @@ class Classifier(Generic[R]):
                 raise outcome.error()
             yield outcome
 
-    def _shown(self, results: Results) -> R:
-        return cast(R, results if self._several else results[self.methods[0].name])
+    def _shown(self, results: Results) -> Result | Results:
+        return results if self._several else results[self.methods[0].name]
 
     def _tunes(self) -> bool:
         return any(method.tunes for method in self.methods)
+
+
+_One = Classifier[str] | Classifier[Method]
+_Several = Classifier[Sequence[str | Method]]

@@ -6,15 +6,20 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, images_for_coverage
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
+from poise.options import AnswerOptions, option_values
 from poise.types import Prompt
+
+if TYPE_CHECKING:
+    from poise.inference.classifier import Classifier
 
 KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
 
@@ -85,6 +90,19 @@ class Guarantees:
             "threshold": certificate.threshold,
             "guarantee": in_words(certificate.max_error, self.confidence),
         }
+
+
+def conditions_of(classifier: Classifier[Any], like: str = "") -> Conditions:
+    """Return what a classifier's answers depend on beside the image and the method.
+
+    Args:
+        classifier: the classifier.
+        like: a stored fingerprint; that of the model is computed in its version.
+    """
+    chosen, texts = classifier.options, classifier.tuner.texts
+    answers = {**option_values(chosen, AnswerOptions), "template": texts.classes.template}
+    init_hash = "" if chosen.init == "template" else hash_prompt(texts.init)
+    return Conditions(**answers, fingerprint=fingerprint(classifier.encoder, like), init_hash=init_hash)
 
 
 def read(calibration: str | Path | Calibration) -> Calibration:

@@ -17,13 +17,15 @@ from poise.backbones import load_model
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.classifier import Classifier
-from poise.inference.options import TuningOptions, check_counts, find_methods
+from poise.inference.option_checks import check_counts, find_methods
 from poise.methods import Method
-from poise.results import Failure, Result
+from poise.options import AnswerOptions, ComputeOptions, Options, check_names, rows
+from poise.results import Failure
 from poise.types import DualEncoder
 
 TASK = "zero-shot-image-classification"
 Scores = list[dict[str, Any]]
+_PER_CALL = ("labels", "template", "one_label")  # which a call decides
 
 _ONE_IMAGE = (str, bytes, bytearray, memoryview, Path, Image.Image, np.ndarray, torch.Tensor)
 
@@ -49,8 +51,11 @@ class ZeroShotImageClassification:
         self.encoder, self.batch_size = encoder, batch_size
 
         @lru_cache(maxsize=8)  # encoding the labels takes longer than most images
-        def classifier(labels: tuple[str, ...], template: str | None, batch_size: int | None) -> Classifier[Result]:
-            return Classifier(labels, encoder, method, template=template, batch_size=batch_size, **options)
+        def classifier(labels: tuple[str, ...], template: str | None, batch_size: int | None) -> Classifier[Any]:
+            alone = encoder.activation == "sigmoid"  # which scores each label by itself, so that one has a meaning
+            return Classifier(
+                labels, encoder, method, template=template, batch_size=batch_size, one_label=alone, **options
+            )
 
         self._classifier = classifier
 
@@ -112,7 +117,7 @@ class ZeroShotImageClassification:
             return self._scores(classifier, inputs, top_k)
         return next(self._scores(classifier, [inputs], top_k))
 
-    def _scores(self, classifier: Classifier[Result], images: Iterable[Any], top_k: int | None) -> Iterator[Scores]:
+    def _scores(self, classifier: Classifier[Any], images: Iterable[Any], top_k: int | None) -> Iterator[Scores]:
         sigmoid = self.encoder.activation == "sigmoid"  # as in transformers, SigLIP scores each label independently
         for outcome in classifier.each(map(_decode_data_url, images), details=sigmoid):
             if isinstance(outcome, Failure):
@@ -134,7 +139,7 @@ def pipeline(
     device: str | int | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     batch_size: int | None = None,
-    **options: Unpack[TuningOptions],
+    **options: Any,
 ) -> ZeroShotImageClassification:
     """Return a pipeline with the interface of transformers' pipeline for ``task``.
 
@@ -147,7 +152,7 @@ def pipeline(
         device: "auto", "cpu", "cuda:1", a torch.device, the number of a GPU, or -1 for the CPU.
         dtype: see `Classifier`.
         batch_size: images computed together; None: by device.
-        options: options of `Classifier`: context, init, views, augmix, seed, on_long_label.
+        options: other options of `Classifier` that need no calibration, such as views, init and seed.
 
     Example:
         >>> import numpy as np
@@ -158,14 +163,11 @@ def pipeline(
     """
     if task != TASK:
         raise UnknownNameError.of("task", task, [TASK])
-    known = [*TuningOptions.__annotations__, "batch_size", "device", "dtype", "method"]
-    for name in options:
-        if name not in known:
-            raise UnknownNameError.of("option", name, known)
+    check_names(options, (row.name for row in rows(AnswerOptions, ComputeOptions) if row.name not in _PER_CALL))
     if not isinstance(method, str | Method):
         raise InvalidOptionError("A pipeline has one method.", hint="Use poise.Classifier for several methods.")
     find_methods(method)
-    check_counts(options.get("views", 1), batch_size)
+    check_counts(options.get("views", Options.views), batch_size)
     if isinstance(device, int):
         device = "cpu" if device < 0 else f"cuda:{device}"
     encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model

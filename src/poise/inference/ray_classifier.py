@@ -17,8 +17,9 @@ from poise.images import LoadedImage, read_image
 from poise.inference.batch_sizes import default_batch_size
 from poise.inference.classifier import Classifier
 from poise.inference.heuristics import check_reject
-from poise.inference.options import check_counts, find_methods
+from poise.inference.option_checks import check_counts, find_methods
 from poise.loading.sources import NamedBytes
+from poise.options import Options
 from poise.prompts import check_labels
 from poise.results import Failure, Results
 
@@ -53,9 +54,9 @@ class ClusterClassifier:
     """
 
     def __init__(self, options: dict[str, Any], *, address: str = "", actors: int = 0) -> None:
-        views = options.get("views", 1)
+        views = options.get("views", Options.views)
         check_counts(views, options.get("batch_size"))  # before processes are started
-        check_reject(options.get("reject"), check_labels(options["labels"]))
+        check_reject(options.get("reject"), check_labels(options["labels"], fewest=2))
         find_methods(options["method"])
         device = str(options.get("device", "auto"))
         gpu = None if device == "auto" else is_gpu(device)

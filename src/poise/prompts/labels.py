@@ -10,6 +10,7 @@ from poise.errors import InvalidLabelsError, reason_of
 from poise.files import read_bounded
 
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
+_FEWEST = {1: "one label", 2: "two labels"}
 _MAX_LISTED = 5  # labels listed in an error message
 _MAX_LETTERS = 60  # letters of a label in an error message
 
@@ -28,14 +29,20 @@ def read_labels(path: str | Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, ...]:
-    """Return the labels as a tuple; raise an error that lists invalid ones, or, without ``repeats``, equal ones."""
+def check_labels(labels: Sequence[str], *, repeats: bool = False, fewest: int = 1) -> tuple[str, ...]:
+    """Return the labels as a tuple, or raise an error that lists invalid ones.
+
+    Args:
+        labels: the labels.
+        repeats: whether a label may occur twice.
+        fewest: the number of labels that are needed.
+    """
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
         raise InvalidLabelsError(
             f"Labels must be a list of strings, got {type(labels).__name__}.", hint="Pass ['cat', 'dog']."
         )
     if not labels:
-        raise InvalidLabelsError("The list of labels is empty.", hint="Give at least one label.")
+        raise InvalidLabelsError("The list of labels is empty.", hint=f"Give at least {_FEWEST[fewest]}.")
     wrong = [f"{i}: {label!r} ({type(label).__name__})" for i, label in enumerate(labels) if not isinstance(label, str)]
     if wrong:
         raise InvalidLabelsError(f"Labels must be strings; not so at index {listed(wrong)}.", hint="Use str().")
@@ -48,6 +55,12 @@ def check_labels(labels: Sequence[str], *, repeats: bool = False) -> tuple[str, 
     repeated = [f"{label!r} at indices {', '.join(group)}" for label, group in indices.items() if len(group) > 1]
     if repeated and not repeats:
         raise InvalidLabelsError(f"Duplicate labels: {listed(repeated)}.", hint="Give each label once.")
+    if len(labels) < fewest:
+        raise InvalidLabelsError(
+            f"{shortened(labels[0])} is the only label, and its probability would be 1 for any image.",
+            hint=f"Give at least {_FEWEST[fewest]}, such as 'cat' and 'other animal'"
+            + (": each by itself, not in one text with commas." if "," in labels[0] else "."),
+        )
     return tuple(labels)
 
 

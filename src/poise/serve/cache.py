@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from poise.inference.auto_views import with_views
 from poise.inference.classifier import Classifier
+from poise.inference.variants import with_views
+from poise.serve.jobs import PlannedJob
 from poise.serve.limits import Limits
-from poise.serve.settings import Job
 
 
 class ClassifierCache:
@@ -23,12 +23,12 @@ class ClassifierCache:
         limits: how much is kept.
     """
 
-    def __init__(self, build: Callable[[Job], Classifier[Any]], limits: Limits) -> None:
+    def __init__(self, build: Callable[[PlannedJob], Classifier[Any]], limits: Limits) -> None:
         self._build, self._limits = build, limits
-        self._kept: OrderedDict[Job, Classifier[Any]] = OrderedDict()
+        self._kept: OrderedDict[PlannedJob, Classifier[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, job: Job) -> Classifier[Any]:
+    def get(self, job: PlannedJob) -> Classifier[Any]:
         """Return the classifier of a job; an error of its options is raised."""
         key = replace(job, details=False)  # which are chosen when images are classified
         with self._lock:
@@ -36,7 +36,8 @@ class ClassifierCache:
                 self._kept.move_to_end(key)
                 return self._kept[key]
             twin = next((self._kept[kept] for kept in self._kept if _texts(kept) == _texts(key)), None)
-        made = with_views(twin, key.views or 1, key.seed) if twin and key.uncalibrated else self._build(key)
+        views, seed = key.options.views, key.options.seed
+        made = with_views(twin, views, seed) if twin and not key.calibrated else self._build(key)
         with self._lock:
             self._kept[key] = made
             while len(self._kept) > 1 and self._is_over():
@@ -47,10 +48,10 @@ class ClassifierCache:
         return len(self._kept)
 
     def _is_over(self) -> bool:
-        labels = sum(len(texts.labels) for texts in {_texts(job) for job in self._kept})
+        labels = sum(len(texts.options.labels) for texts in {_texts(job) for job in self._kept})
         return len(self._kept) > self._limits.label_sets or labels > self._limits.cached_labels
 
 
-def _texts(job: Job) -> Job:
+def _texts(job: PlannedJob) -> PlannedJob:
     """Return what the text features of a job depend on: all but the views."""
-    return replace(job, views=None, seed=None)
+    return replace(job, options=replace(job.options, views=1, seed=0))

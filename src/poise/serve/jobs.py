@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from poise.errors import InvalidOptionError, LimitExceededError
-from poise.inference.options import check_counts, find_methods
+from poise.inference.option_checks import check_counts, find_methods
+from poise.options import Options, option_values
 from poise.serve.limits import MAX_CHARACTERS
 from poise.serve.settings import Job, ServiceSettings
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job with all its values, which is what images that are computed together have in common."""
+    """A job as the server will compute it.
 
-    job: Job  # without a deadline
-    cost: int  # of one image: its views x the methods that are tuned
-    seconds: float  # until its deadline
+    Attributes:
+        options: all of them, but without the calibration, of which a server has one.
+        details: whether results contain intermediate results.
+        calibrated: whether the server's calibration is used.
+        cost: of one image: its views x the methods that are tuned.
+        seconds: until its deadline.
+    """
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether its answers are calibrated, if the server has a calibration."""
-        return not self.job.uncalibrated
+    options: Options
+    details: bool
+    calibrated: bool
+    cost: int = field(compare=False)
+    seconds: float = field(compare=False)
 
 
 def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
@@ -31,37 +37,28 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
         LimitExceededError: It asks for more than the server accepts.
         InvalidOptionError, UnknownNameError: An option or a method is not valid.
     """
-    limits, calibrated = settings.limits, not job.uncalibrated
-    filled = replace(
-        job,
-        labels=tuple(job.labels) or settings.labels,
-        methods=tuple(job.methods) or settings.methods,
-        template=settings.template if job.template is None else job.template,
-        views=settings.views if job.views is None else job.views,
-        seed=settings.seed if job.seed is None else job.seed,
-        coverage=settings.coverage if job.coverage is None and calibrated else job.coverage,
-        max_error=settings.max_error if job.max_error is None and calibrated else job.max_error,
-        deadline=None,
-        uncalibrated=job.uncalibrated or settings.calibration is None,
-    )
-    seconds = limits.seconds if job.deadline is None else job.deadline
+    limits, asked = settings.limits, job.request
+    defaults = {**option_values(settings), "method": settings.methods, "calibration": None}
+    if asked.uncalibrated:
+        defaults |= {"coverage": None, "max_error": None}
+    options = Options(**{**defaults, **job.options})
+    seconds = limits.seconds if asked.deadline is None else asked.deadline
     if not seconds > 0:
         raise InvalidOptionError(f"deadline is {seconds}.", hint="Use a number of seconds above 0.")
-    check_counts(filled.views, None)
-    views = filled.views or 1
+    check_counts(options.views, None)
     _check("images", images, limits.images, "too_many_images")
-    _check("labels", len(filled.labels), limits.labels, "too_many_labels")
-    _check("methods", len(filled.methods), limits.methods, "too_many_methods")
-    _check("views per image", views, limits.views, "too_many_views")
+    _check("labels", len(options.labels), limits.labels, "too_many_labels")
+    _check("methods", len(options.method), limits.methods, "too_many_methods")
+    _check("views per image", options.views, limits.views, "too_many_views")
     _check("seconds until the deadline", seconds, limits.seconds, "deadline_too_long")
-    longest = max(map(len, (*filled.labels, filled.template or "")), default=0)
+    longest = max(map(len, (*options.labels, options.template or "")), default=0)
     _check("characters in a label or template", longest, MAX_CHARACTERS, "text_too_long")
-    methods = find_methods(filled.methods)
-    for method in methods:
-        method.check_views(views)
-    reads_views = filled.details or any(method.reads_views for method in methods)
-    cost = (views if reads_views else 1) * max(1, sum(method.tunes for method in methods))
-    return PlannedJob(replace(filled, methods=tuple(method.name for method in methods)), cost, seconds)
+    methods = find_methods(options.method, options.views)
+    reads_views = asked.details or any(method.reads_views for method in methods)
+    cost = (options.views if reads_views else 1) * max(1, sum(method.tunes for method in methods))
+    options = replace(options, method=tuple(method.name for method in methods))
+    calibrated = settings.calibration is not None and not asked.uncalibrated
+    return PlannedJob(options, asked.details, calibrated, cost, seconds)
 
 
 def _check(what: str, given: float, most: float, code: str) -> None:

@@ -20,6 +20,7 @@ from poise.errors import (
 from poise.images.read import image_size
 from poise.inference.batch_sizes import default_batch_size
 from poise.inference.classifier import Classifier
+from poise.options import option_values
 from poise.results import Failure, Results
 from poise.serve import readiness
 from poise.serve.batcher import Batcher
@@ -57,7 +58,7 @@ class Service:
         self.metrics = Metrics()
         self.status = "starting"  # then "ready", "draining" and "closed"
         self._cache = ClassifierCache(self._build, settings.limits)
-        self._batcher: Batcher[Job, bytes, Results] | None = None
+        self._batcher: Batcher[tuple[Classifier[Any], bool], bytes, Results] | None = None  # by classifier, details
 
     @property
     def ready(self) -> bool:
@@ -82,7 +83,7 @@ class Service:
         self.place = resolve(settings.device, settings.dtype)
         self.encoder = load_model(settings.model, device=settings.device, dtype=settings.dtype)
         if settings.labels:
-            self.classifier(self.plan(Job()).job)
+            self.classifier(self.plan(Job()))
         self._batcher = Batcher(
             self._work,
             capacity=settings.limits.queue,
@@ -122,19 +123,22 @@ class Service:
 
     def submit_all(self, images: Sequence[bytes], job: Job) -> list[Future[Results]]:
         """Queue several images, or none of them if the queue has not room for all; see `submit`."""
+        return self.submit_planned(images, self.plan(job, len(images)))
+
+    def submit_planned(self, images: Sequence[bytes], planned: PlannedJob) -> list[Future[Results]]:
+        """Queue images of a job that `plan` returned; see `submit_all`."""
         if not self.ready:
             raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again in a few seconds.")
-        planned = self.plan(job, len(images))
         try:
-            self.classifier(planned.job)  # errors of labels and template
+            classifier = self.classifier(planned)  # errors of labels and template
         except InvalidCalibrationError as error:
             hint = "Use the server's labels and options, or ask for an answer without calibration (uncalibrated)."
             raise InvalidCalibrationError(error.message, hint=hint) from None
-        return self._queue(images, planned)
+        return self._queue(images, planned, classifier)
 
-    def classifier(self, job: Job) -> Classifier[Any]:
+    def classifier(self, planned: PlannedJob) -> Classifier[Any]:
         """Return the classifier of a planned job, from the cache if it is there."""
-        return self._cache.get(job)
+        return self._cache.get(planned)
 
     def stop(self) -> None:
         """Accept no more images."""
@@ -149,12 +153,15 @@ class Service:
             self._batcher.close(drain=drain)
         self.status = "closed"
 
-    def _queue(self, images: Sequence[bytes], planned: PlannedJob) -> list[Future[Results]]:
+    def _queue(
+        self, images: Sequence[bytes], planned: PlannedJob, classifier: Classifier[Any]
+    ) -> list[Future[Results]]:
         assert self._batcher is not None
         errors = [self._refusal(image) for image in images]
         accepted = [image for image, error in zip(images, errors, strict=True) if error is None]
         deadline = time.monotonic() + planned.seconds
-        futures = iter(self._batcher.submit(planned.job, accepted, cost=planned.cost, deadline=deadline))
+        key = classifier, planned.details
+        futures = iter(self._batcher.submit(key, accepted, cost=planned.cost, deadline=deadline))
         return [next(futures) if error is None else _failed(error) for error in errors]
 
     def _refusal(self, image: bytes) -> PoiseError | None:
@@ -171,27 +178,13 @@ class Service:
             code="too_many_pixels",
         )
 
-    def _build(self, job: Job) -> Classifier[Any]:
-        settings = self.settings
-        return Classifier(
-            job.labels,
-            self.encoder,
-            list(job.methods),
-            template=job.template,
-            context=settings.context,
-            init=settings.init,
-            views=job.views or 1,
-            augmix=settings.augmix,
-            seed=job.seed or 0,
-            batch_size=settings.batch_size,
-            calibration=None if job.uncalibrated else settings.calibration,
-            coverage=job.coverage,
-            max_error=job.max_error,
-            on_long_label=settings.on_long_label,
-        )
+    def _build(self, job: PlannedJob) -> Classifier[Any]:
+        calibration = self.settings.calibration if job.calibrated else None
+        return Classifier(**{**option_values(job.options), "model": self.encoder, "calibration": calibration})
 
-    def _work(self, job: Job, images: list[bytes]) -> Iterator[Results | Exception]:
-        for outcome in self.classifier(job).each(images, details=job.details):
+    def _work(self, key: tuple[Classifier[Any], bool], images: list[bytes]) -> Iterator[Results | Exception]:
+        classifier, details = key
+        for outcome in classifier.each(images, details=details):
             if isinstance(outcome, Failure):
                 yield outcome.error()
                 continue
@@ -203,9 +196,9 @@ class Service:
         assert self._batcher is not None
         settings, image = self.settings, readiness.image()
         # The server's limits are for requests: the test image may ask for more than they allow.
-        job = plan(readiness.job(settings), replace(settings, limits=Limits())).job
-        served = self._batcher.submit(job, [image])[0].result()
-        plain = self._build(job)(image)
+        job = plan(readiness.job(settings), replace(settings, limits=Limits()))
+        served = self._batcher.submit((self.classifier(job), False), [image])[0].result()
+        plain: Any = self._build(job)(image)
         readiness.check(self.encoder.name, self.place.dtype_name, settings, served, plain)
 
 

@@ -11,26 +11,11 @@ import typer
 
 from poise.cli.commands.listing import show
 from poise.cli.input.labelled_images import read_labelled
-from poise.cli.input.shared_options import (
-    AugMix,
-    BatchSize,
-    Device,
-    Dtype,
-    Init,
-    LabelsFile,
-    LongLabel,
-    Model,
-    OnLongLabel,
-    Seed,
-    Template,
-    Threads,
-    Views,
-    labels_from,
-)
+from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
+from poise.cli.input.shared_options import LabelsFile, Threads, labels_from
 from poise.cli.output.calibration_tables import tables
 from poise.cli.output.sink import watched
 from poise.cli.output.verbose import Quiet, Verbose, remark
-from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -40,7 +25,13 @@ if TYPE_CHECKING:
 _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed table
 
 
+@takes_options(
+    "calibrate",
+    views=VIEWS_OR_AUTO,
+    method={"help": "Comma-separated methods to compare.", "default": "zero-shot,kld+cats"},
+)
 def calibrate(
+    *,
     images: Annotated[
         Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label.")
     ],
@@ -49,23 +40,13 @@ def calibrate(
         str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")
     ] = None,
     labels_file: LabelsFile = None,
+    options: Chosen,
     missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
-    model: Model = DEFAULT_MODEL,
-    method: Annotated[str, typer.Option(help="Comma-separated methods to compare.")] = "zero-shot,kld+cats",
     coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
     max_error: Annotated[
         str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
     ] = "",
     confidence: Annotated[float, typer.Option(help="Confidence of the certified thresholds.")] = 0.95,
-    template: Template = None,
-    init: Init = "template",
-    views: Views = DEFAULT_VIEWS,
-    augmix: AugMix = False,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = None,
-    on_long_label: OnLongLabel = LongLabel.error,
     threads: Threads = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -83,25 +64,11 @@ def calibrate(
     from poise.methods import expand
     from poise.prompts import check_labels
 
-    methods = list(expand(method))
-    calibrating.check_images(check_labels(known), truth, missing_labels=missing_labels)
+    methods = list(expand(options["method"]))
+    calibrating.check_images(check_labels(known, fewest=2), truth, missing_labels=missing_labels)
     limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
     calibrating.check_number(len(paths), methods=len(methods), **limits)
-    options = {
-        "labels": known,
-        "model": model,
-        "method": methods,
-        "template": template,
-        "init": init,
-        "views": views,
-        "augmix": augmix,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "batch_size": batch_size,
-        "on_long_label": on_long_label.value,
-    }
-    classifier = _classifier(options, paths, quiet)
+    classifier = _classifier({**options, "labels": known, "method": methods}, paths, quiet)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         calibration = calibrating.calibrate(
@@ -118,9 +85,10 @@ def calibrate(
 
 def _classifier(options: dict[str, Any], paths: list[Path], quiet: bool) -> Classifier:
     """Return the classifier; the number of views is chosen on the images if it is "auto"."""
-    from poise.inference.auto_views import FULL, choose_views, with_views
+    from poise.inference.auto_views import FULL, choose_views
     from poise.inference.classifier import Classifier
-    from poise.inference.options import AUTO
+    from poise.inference.option_checks import AUTO
+    from poise.inference.variants import with_views
 
     if options["views"] != AUTO:
         return Classifier(**options)

@@ -9,34 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import (
     Actors,
     Address,
-    AugMix,
-    BatchSize,
-    CalibrationFile,
-    Coverage,
-    Device,
-    Dtype,
     Engine,
     EngineName,
-    Init,
     Labels,
     LabelsFile,
-    LongLabel,
-    MaxError,
-    Model,
-    OnLongLabel,
-    Seed,
-    Template,
     Threads,
-    Views,
     labels_from,
     stored_options,
 )
 from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.verbose import Quiet, Verbose, remark
-from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
 
@@ -48,38 +34,21 @@ if TYPE_CHECKING:
 Format = StrEnum("Format", ["table", "json", "jsonl", "csv"])
 
 
+@takes_options(
+    "classify",
+    views=VIEWS_OR_AUTO,
+    method={"help": "Comma-separated methods or groups, such as all (see `poise list methods`)."},
+)
 def classify(
+    *,
     ctx: typer.Context,
     images: Annotated[
         list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
     ],
     labels: Labels = None,
     labels_file: LabelsFile = None,
-    model: Model = DEFAULT_MODEL,
-    method: Annotated[
-        str, typer.Option(help="Comma-separated methods or groups, such as all (see `poise list methods`).")
-    ] = DEFAULT_METHOD,
-    template: Template = None,
-    init: Init = "template",
-    views: Views = DEFAULT_VIEWS,
-    augmix: AugMix = False,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = None,
-    on_long_label: OnLongLabel = LongLabel.error,
+    options: Chosen,
     threads: Threads = None,
-    calibration: CalibrationFile = None,
-    coverage: Coverage = None,
-    max_error: MaxError = None,
-    reject: Annotated[
-        float | None,
-        typer.Option(
-            help="Give the label 'unknown' to images whose match is below this number (heuristic; no number "
-            "suits all labels and models, see docs/unknown.md).",
-            show_default="never",
-        ),
-    ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
     sort_into: Annotated[
@@ -106,30 +75,13 @@ def classify(
     """Classify images and print a label and its confidence for each."""
     _check_together(ctx.params)
     names = None
-    known = calibration is not None or model.startswith("onnx:")  # whether a file has labels
+    known = options["calibration"] is not None or options["model"].startswith("onnx:")  # whether a file has labels
     if not known or labels is not None or labels_file is not None:
         names = labels_from(labels, labels_file)
     paths = _paths(images)
     from poise import methods
 
-    chosen = methods.expand(method)
-    options: dict[str, Any] = {
-        "model": model,
-        "method": chosen,
-        "template": template,
-        "init": init,
-        "views": views,
-        "augmix": augmix,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "batch_size": batch_size,
-        "on_long_label": on_long_label.value,
-        "coverage": coverage,
-        "max_error": max_error,
-        "reject": reject,
-    }
-    options = stored_options(ctx, options, calibration, names)
+    options = stored_options(ctx, {**options, "method": methods.expand(options["method"])}, names)
     options["views"] = _chosen_views(options, paths, quiet)
     chosen = list(options["method"])
     sorting = None

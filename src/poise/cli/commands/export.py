@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from poise.cli.input.shared_options import (
-    AugMix,
-    Coverage,
-    FixedViews,
-    Init,
-    Labels,
-    LabelsFile,
-    LongLabel,
-    Model,
-    OnLongLabel,
-    Seed,
-    Template,
-    Threads,
-    labels_from,
-    stored_options,
-)
+from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
+from poise.cli.input.shared_options import Labels, LabelsFile, Threads, labels_from, stored_options
 from poise.cli.output.verbose import Verbose
 from poise.cli.typer_app import Commands
-from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError
 
 app = Commands(help="Export a classifier, to run it without poise.")
@@ -37,35 +22,15 @@ def export() -> None:
 
 
 @app.command()
+@takes_options("export", views=FIXED_VIEWS, method={"help": "zero-shot, zero or mta.", "default": "zero-shot"})
 def onnx(
+    *,
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Output file (.onnx).")],
     labels: Labels = None,
     labels_file: LabelsFile = None,
-    model: Model = DEFAULT_MODEL,
-    method: Annotated[str, typer.Option(help="zero-shot, zero or mta.")] = "zero-shot",
-    template: Template = None,
-    init: Init = "template",
-    views: FixedViews = DEFAULT_VIEWS,
-    augmix: AugMix = False,
-    seed: Seed = 0,
-    on_long_label: OnLongLabel = LongLabel.error,
+    options: Chosen,
     threads: Threads = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of `poise calibrate`. Labels, model, template, init, views, AugMix and seed are taken "
-            "from it, unless you give them."
-        ),
-    ] = None,
-    coverage: Coverage = None,
-    max_error: Annotated[
-        float | None,
-        typer.Option(
-            help="With --calibration: add the decision to answer or to abstain, so that at most "
-            "this share of the answers is wrong."
-        ),
-    ] = None,
     int8: Annotated[
         Path | None,
         typer.Option(
@@ -77,24 +42,13 @@ def onnx(
 ) -> None:
     """Write a classifier as one ONNX file: image tower, labels, method and calibration."""
     names = None
-    if calibration is None or labels is not None or labels_file is not None:
+    if options["calibration"] is None or labels is not None or labels_file is not None:
         names = labels_from(labels, labels_file)
-    if model.startswith("onnx:"):
-        raise InvalidOptionError(f"--model is '{model}', which is exported already.", hint="Give the original model.")
-    options: dict[str, Any] = {
-        "model": model,
-        "template": template,
-        "init": init,
-        "views": views,
-        "augmix": augmix,
-        "seed": seed,
-        "on_long_label": on_long_label.value,
-        "coverage": coverage,
-        "max_error": max_error,
-    }
-    chosen = stored_options(ctx, options, calibration, names)
-    if ctx.get_parameter_source("method").name != "DEFAULT" or "method" not in chosen:  # type: ignore[union-attr]
-        chosen["method"] = [method]
+    if options["model"].startswith("onnx:"):
+        raise InvalidOptionError(
+            f"--model is '{options['model']}', which is exported already.", hint="Give the original model."
+        )
+    chosen = stored_options(ctx, {**options, "method": [options["method"]]}, names)
     from poise.export import export_onnx
     from poise.images import find_images
     from poise.inference.classifier import Classifier

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
 from poise.cli.input.server_start import say_ready, server_modules, settings_from
 from poise.cli.input.shared_options import (
     AllowedHosts,
-    AugMix,
-    BatchSize,
-    CalibrationFile,
-    Coverage,
-    Device,
-    Dtype,
     EngineName,
-    FixedViews,
-    Init,
     LabelsFile,
-    LongLabel,
     MaxBody,
-    MaxError,
     MaxPixels,
-    Model,
-    OnLongLabel,
     Port,
-    Seed,
-    Template,
     Threads,
     labels_from,
 )
 from poise.cli.output.verbose import Verbose
-from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import InvalidOptionError, reason_of
 from poise.files import read_bounded
 from poise.serve.limits import Limits
@@ -42,27 +28,16 @@ from poise.serve.limits import Limits
 _MAX_TOKEN = 1 << 20  # bytes of a token file
 
 
+@takes_options("serve", views=FIXED_VIEWS, method={"help": "Comma-separated methods of requests that give none."})
 def serve(
+    *,
     ctx: typer.Context,
     labels: Annotated[
         str | None, typer.Option(help="Comma-separated labels of requests that give none.", show_default="none")
     ] = None,
     labels_file: LabelsFile = None,
-    model: Model = DEFAULT_MODEL,
-    method: Annotated[str, typer.Option(help="Comma-separated methods of requests that give none.")] = DEFAULT_METHOD,
-    template: Template = None,
-    init: Init = "template",
-    views: FixedViews = DEFAULT_VIEWS,
-    augmix: AugMix = False,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = None,
-    on_long_label: OnLongLabel = LongLabel.error,
+    options: Chosen,
     threads: Threads = None,
-    calibration: CalibrationFile = None,
-    coverage: Coverage = None,
-    max_error: MaxError = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Port = 8000,
     allowed_host: AllowedHosts = None,
@@ -97,16 +72,7 @@ def serve(
     token = _token(token_file)
     http_app, uvicorn_server = server_modules("`poise serve`", "serve")
     uvicorn_server.check_exposure(host, token, allow_anonymous)
-    answers: dict[str, Any] = {
-        "model": model,
-        "method": method,
-        "template": template,
-        "init": init,
-        "views": views,
-        "augmix": augmix,
-        "seed": seed,
-    }
-    own = {"labels": tuple(labels_from(labels, labels_file))} if labels is not None or labels_file is not None else {}
+    names = labels_from(labels, labels_file) if labels is not None or labels_file is not None else None
     limits = Limits(
         labels=max_labels,
         views=max_views,
@@ -120,19 +86,12 @@ def serve(
     )
     settings = settings_from(
         ctx,
-        calibration,
-        answers,
-        device=device,
-        dtype=dtype,
-        batch_size=batch_size,
-        coverage=coverage,
-        max_error=max_error,
-        on_long_label=on_long_label.value,
+        options,
+        names,
         batch_wait=batch_wait,
         limits=limits,
         token=token,
         hosts=uvicorn_server.allowed_hosts(host, allowed_host or ()),
-        **own,
     )
     address = uvicorn_server.Address(host=host, port=port, access_log=access_log)
     if engine is EngineName.ray:

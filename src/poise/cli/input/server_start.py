@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from poise.cli.input.shared_options import given
+from poise.cli.input.shared_options import stored_options
 from poise.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -27,34 +26,23 @@ def server_modules(feature: str, extra: str) -> tuple[ModuleType, ModuleType]:
 
 
 def settings_from(
-    ctx: typer.Context, calibration: Path | None, answers: Mapping[str, Any], **others: Any
+    ctx: typer.Context, options: Mapping[str, Any], labels: Sequence[str] | None, **others: Any
 ) -> ServiceSettings:
     """Return the settings of a server.
 
     Args:
         ctx: of the command.
-        calibration: file of `poise calibrate`, or None.
-        answers: options that a calibration knows, by the names of the command's options; those that the user did not
-            give are then the calibration's.
+        options: those of `poise.options`; where the user gave none, they are the calibration's, if there is one.
+        labels: of requests without labels; None: those of the calibration.
         others: all other settings.
     """
     from poise import methods
-    from poise.calibration import Calibration
-    from poise.inference.options import check_counts
+    from poise.inference.option_checks import check_counts
     from poise.serve.settings import ServiceSettings
 
-    check_counts(answers["views"], others["batch_size"])
-    chosen = dict(answers, method=tuple(methods.expand(answers["method"])))
-    known = None if calibration is None else Calibration.load(calibration)
-    if known is not None:
-        chosen = given(ctx, chosen)
-    if "method" in chosen:
-        chosen["methods"] = chosen.pop("method")
-    return (
-        ServiceSettings(**chosen, **others)
-        if known is None
-        else ServiceSettings.of_calibration(known, **chosen, **others)
-    )
+    check_counts(options["views"], options["batch_size"])
+    options = {**options, "method": tuple(methods.expand(options["method"]))}
+    return ServiceSettings(**stored_options(ctx, options, labels), **others)
 
 
 def say_ready(url: str, model: str, more: str = "") -> None:

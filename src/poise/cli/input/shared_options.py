@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from poise.cli.input.option_parameters import FIXED_VIEWS
 from poise.errors import InvalidLabelsError
+from poise.options import Options, rows
 from poise.threads import set_threads
 
-LongLabel = StrEnum("LongLabel", ["error", "truncate"])
 EngineName = StrEnum("EngineName", ["local", "ray"])
+_ABOUT = {row.name: row.about for row in rows(Options)}
 
 Labels = Annotated[str | None, typer.Option(help="Comma-separated labels.")]
 LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
-Model = Annotated[str, typer.Option(help="Model (see `poise list models`).")]
-Template = Annotated[str | None, typer.Option(help="Prompt with {} for the label.", show_default="a photo of a {}.")]
-Init = Annotated[str, typer.Option(help="Where tuning starts: a name of `poise list inits`, or a prompt file.")]
-
-
-def _views(text: str) -> int | str:
-    if str(text) != "auto" and not str(text).lstrip("-").isdigit():
-        raise typer.BadParameter(f"{text!r} is neither a whole number nor 'auto'.")
-    return text if str(text) == "auto" else int(text)
-
-
-def _fixed_views(text: str) -> int:
-    if str(text) == "auto":
-        raise typer.BadParameter("'auto' is chosen on images: use `poise calibrate --views auto`, or give a number.")
-    if not str(text).lstrip("-").isdigit():
-        raise typer.BadParameter(f"{text!r} is not a whole number.")
-    return int(text)
-
-
-Views = Annotated[
-    Any,
-    typer.Option(
-        parser=_views,
-        metavar="N|auto",
-        help="Views per image, including the plain view; auto: the fewest whose answers agree with 64, chosen "
-        "on the images (60 or more).",
-    ),
-]
-FixedViews = Annotated[  # of commands that have no images to choose on
-    Any, typer.Option(parser=_fixed_views, metavar="N", help="Views per image, including the plain view.")
-]
-AugMix = Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")]
-Seed = Annotated[int, typer.Option(help="Seed of the augmented views.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or openvino.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 (CUDA, openvino), float8 (CUDA), float64.")]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(help="Images computed together; changes results by rounding at most.", show_default="by device"),
-]
+# Options of `poise.options` in commands that take only a few of them.
+Model = Annotated[str, typer.Option(help=_ABOUT["model"].help)]
+Template = Annotated[str | None, typer.Option(help=_ABOUT["template"].help, show_default=_ABOUT["template"].shown)]
+Init = Annotated[str, typer.Option(help=_ABOUT["init"].help)]
+FixedViews = Annotated[Any, typer.Option(help=_ABOUT["views"].help, **FIXED_VIEWS)]
+Device = Annotated[str, typer.Option(help=_ABOUT["device"].help)]
+Dtype = Annotated[str, typer.Option(help=_ABOUT["dtype"].help)]
+BatchSize = Annotated[int | None, typer.Option(help=_ABOUT["batch_size"].help, show_default=_ABOUT["batch_size"].shown)]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -65,19 +36,6 @@ Threads = Annotated[
         help="Threads on a CPU.",
         show_default="the cores that this process may use",
     ),
-]
-CalibrationFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="File of `poise calibrate`. Labels, model, method, template, init, views, AugMix and seed are "
-        "taken from it, unless you give them."
-    ),
-]
-Coverage = Annotated[
-    float | None, typer.Option(help="With --calibration: add prediction sets with this coverage, such as 0.9.")
-]
-MaxError = Annotated[
-    float | None, typer.Option(help="With --calibration: abstain so that at most this share of the answers is wrong.")
 ]
 AllowedHosts = Annotated[
     list[str] | None,
@@ -93,7 +51,6 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 
 Engine = Annotated[EngineName, typer.Option(help="Where to run: local, or ray (on a Ray cluster).")]
 Address = Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")]
 Actors = Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")]
-OnLongLabel = Annotated[LongLabel, typer.Option(help="Reject or truncate labels that are longer than the model reads.")]
 
 
 def _use(count: int) -> int:
@@ -116,24 +73,20 @@ def unless_given(ctx: typer.Context, options: Mapping[str, Any], stored: Mapping
     return {**options, **stored, **given(ctx, options)}
 
 
-def stored_options(
-    ctx: typer.Context, options: Mapping[str, Any], calibration: Path | None, labels: list[str] | None
-) -> dict[str, Any]:
-    """Return the options of `poise.Classifier`, where the user gave none those of an ONNX file and a calibration."""
-    found = {**options, "labels": labels}
+def stored_options(ctx: typer.Context, options: Mapping[str, Any], labels: Sequence[str] | None) -> dict[str, Any]:
+    """Return all options; where the user gave none, those of an ONNX file and of a calibration, which is read here."""
+    found, file = dict(options), options["calibration"]
     if str(options["model"]).startswith("onnx:"):
         from poise.export.reopen import onnx_options
 
         stored = onnx_options(str(options["model"]).removeprefix("onnx:"))
         found = unless_given(ctx, found, {**stored, "method": [stored["method"]]})
-        found["labels"] = labels or stored["labels"]
-    if calibration is not None:
+    if file is not None:
         from poise.calibration import Calibration
 
-        known = Calibration.load(calibration)
-        found = unless_given(ctx, found, known.options())
-        found |= {"calibration": known, "labels": labels or list(known.conditions.labels)}
-    return found
+        known = Calibration.load(file)
+        found = {**unless_given(ctx, found, known.options()), "calibration": known}
+    return {**found, "labels": tuple(labels or found.get("labels", ()))}
 
 
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:

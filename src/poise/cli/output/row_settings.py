@@ -9,13 +9,11 @@ from typing import Any
 
 from poise.errors import RunConflictError, reason_of
 from poise.files import checksum, read_bounded, write_atomic
+from poise.options import Options
+from poise.options import rows as option_rows
 
 FORMAT = "poise-rows/1"
-# Those options of `poise.Classifier` that rows depend on; devices differ by rounding only.
-_COMPARED = (
-    *("labels", "model", "template", "context", "init", "views", "augmix", "seed", "dtype", "on_long_label"),
-    *("coverage", "max_error", "reject"),
-)
+_NOT_COMPARED = ("device", "batch_size", "method", "calibration")  # differ by rounding only, or are stored otherwise
 _KNOWN_LATER = ("fingerprint", "init_hash")  # None where workers of a cluster load the model
 
 
@@ -38,18 +36,19 @@ def settings(options: Mapping[str, Any], classifier: Any, **shown: Any) -> dict[
     """
     from poise import methods
     from poise.inference.classifier import Classifier
+    from poise.inference.guarantees import conditions_of
 
     calibration = options.get("calibration")
     found = {
         "format": FORMAT,
-        **{name: options.get(name) for name in _COMPARED},
+        **{row.name: options.get(row.name) for row in option_rows(Options) if row.name not in _NOT_COMPARED},
         **dict.fromkeys(_KNOWN_LATER),
         "methods": {name: methods.get(name).settings() for name in options["method"]},
         "calibration": calibration and checksum(json.dumps(calibration.to_dict(), sort_keys=True).encode()),
         **shown,
     }
     if isinstance(classifier, Classifier):
-        now = classifier.conditions()
+        now = conditions_of(classifier)
         found |= {"fingerprint": now.fingerprint, "init_hash": now.init_hash, "template": now.template}
     return dict(json.loads(json.dumps(found, default=str)))
 

@@ -119,7 +119,9 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
 
 def _add_classification(app: FastAPI, service: Service) -> None:
-    fields = service.settings.limits.labels + service.settings.limits.methods + len(schemas.RequestBody.model_fields)
+    fields = (
+        service.settings.limits.labels + service.settings.limits.methods + len(schemas.ClassifyRequest.model_fields)
+    )
     classified: dict[str, Any] = {"tags": ["classification"], "responses": errors()}
 
     @app.post(
@@ -186,7 +188,7 @@ async def _classify(
     """Queue images, and wait for them until the deadline or until the client leaves."""
     planned = service.plan(job, len(images))
     readable = [image for image in images if isinstance(image, bytes)]
-    futures = await run_in_threadpool(service.submit_all, readable, job)
+    futures = await run_in_threadpool(service.submit_planned, readable, planned)
     tasks = [asyncio.wrap_future(future) for future in futures]
     outcomes = iter(await _finished(request, tasks, planned.seconds))
     return planned, [next(outcomes) if isinstance(image, bytes) else image for image in images]
@@ -217,8 +219,8 @@ def _about(request: Request, service: Service, planned: PlannedJob) -> dict[str,
         "request_id": request.state.request_id,
         "model": service.encoder.name,
         "calibrated": planned.calibrated,
-        "views": planned.job.views,
-        "seed": planned.job.seed,
+        "views": planned.options.views,
+        "seed": planned.options.seed,
     }
 
 

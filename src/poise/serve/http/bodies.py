@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 
-from poise.errors import PoiseError
+from poise.errors import InvalidLabelsError, PoiseError
 from poise.serve.http import problems
 
 B = TypeVar("B", bound=BaseModel)
-_TEXTS = ("template",)
-_LISTS = ("labels", "methods")
 
 
 async def read_json(request: Request, kind: type[B]) -> B:
@@ -36,6 +34,9 @@ async def read_form(request: Request, kind: type[B], images: str, max_fields: in
 
     Lists are repeated fields. Numbers and booleans are written as in JSON.
     """
+    kinds = {name: row.annotation for name, row in kind.model_fields.items()}
+    lists = {name for name, annotation in kinds.items() if get_origin(annotation) is list}
+    texts = {name for name, annotation in kinds.items() if str in get_args(annotation)}
     async with request.form(max_files=max_fields, max_fields=max_fields) as form:
         files, values = [], dict[str, Any]()
         for name, value in form.multi_items():
@@ -43,12 +44,15 @@ async def read_form(request: Request, kind: type[B], images: str, max_fields: in
                 if name != images:
                     raise PoiseError(f"Files belong into the field {images!r}.", code="invalid_request")
                 files.append(await value.read())
-            elif name in _LISTS:
+            elif name in lists:
                 values.setdefault(name, []).append(value)
             elif name in values:
                 raise PoiseError(f"{name[:100]!r} is given twice.", code="invalid_request")
             else:
-                values[name] = value if name in _TEXTS else _plain(value)
+                values[name] = value if name in texts else _plain(value)
+    if len(labels := values.get("labels", ())) == 1 and "," in labels[0]:
+        hint = "Repeat the field for each label: -F labels=cat -F labels=dog."
+        raise InvalidLabelsError(f"The field 'labels' is given once, as {labels[0][:100]!r}.", hint=hint)
     placeholders: Any = ["" for _ in files]
     if kind.model_fields[images].annotation is str:
         if len(files) != 1:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, Union, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, create_model
 
+from poise.options import RequestOptions, Row, request_rows, rows
 from poise.results import Result
 from poise.serve.settings import Job
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_LISTS = ("labels", "method")
 _OPTIONS: dict[str, Any] = {"labels": ["cat", "dog"], "methods": ["zero-shot"], "views": 8}
 
 
@@ -18,23 +20,33 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    labels: list[str] = Field([], description="Class names; empty: those of the server.")
-    methods: list[str] = Field([], description="Names of methods, such as kld+cats or zero-shot.")
-    template: str | None = Field(None, description="Prompt with {} for the label.")
-    views: int | None = Field(None, ge=1, le=2**31, description="Views per image, the plain image included.")
-    seed: int | None = Field(None, ge=0, lt=2**63, description="Seed of the random views.")
-    details: bool = Field(False, description="Whether to return intermediate results.")
-    coverage: FiniteFloat | None = Field(None, gt=0, lt=1, description="Coverage of prediction sets.")
-    max_error: FiniteFloat | None = Field(None, gt=0, lt=1, description="Share of wrong answers that is allowed.")
-    deadline: FiniteFloat | None = Field(None, gt=0, description="Seconds after which the answer is of no use.")
-    uncalibrated: bool = Field(False, description="Answer without the server's calibration.")
-
     def job(self) -> Job:
         """Return what the service is asked for."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in RequestBody.model_fields}
-        return Job(**{**values, "labels": tuple(self.labels), "methods": tuple(self.methods)})
+        return Job(**{row.about.request: getattr(self, row.about.request) for row in request_rows()})
 
 
+B = TypeVar("B", bound=RequestBody)
+
+
+def with_options(kind: type[B]) -> type[B]:
+    """Return the class with a field for each option that a request may give."""
+    options: dict[str, Any] = {row.about.request: _field(row) for row in request_rows()}
+    return create_model(kind.__name__, __base__=kind, __doc__=kind.__doc__, **options)
+
+
+def _field(row: Row) -> tuple[Any, Any]:
+    """Return the type and the field of an option; without a value it is the server's."""
+    facts: dict[str, Any] = {"description": row.about.help, **row.about.bounds}
+    if row.name in _LISTS:
+        return list[str], Field(default=[], **facts)
+    if row.kind is bool and row in rows(RequestOptions):
+        return bool, Field(default=row.default, **facts)
+    kinds = {float: FiniteFloat}
+    plain = [kind for kind in get_args(row.kind) or (row.kind,) if kind is not type(None)]
+    return Union[*(kinds.get(kind, kind) for kind in plain), None], Field(default=None, **facts)
+
+
+@with_options
 class ClassifyRequest(RequestBody):
     """One image and options."""
 
@@ -43,6 +55,7 @@ class ClassifyRequest(RequestBody):
     image: str = Field(description="An image file, in base64. Addresses and paths are not accepted.")
 
 
+@with_options
 class BatchRequest(RequestBody):
     """Several images and the options of all of them."""
 

@@ -1,43 +1,17 @@
-"""The options of `Classifier` and `pipeline`: their types, and checks that need no model."""
+"""Checks of options that need no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
 
 from poise import methods as method_table
 from poise.calibration import Calibration
 from poise.errors import InvalidOptionError
 from poise.inference.guarantees import read
 from poise.methods import Method
-from poise.types import Prompt
 
 AUTO = "auto"  # as the number of views
-
-
-class TuningOptions(TypedDict, total=False):
-    """The keyword arguments that `Classifier` and `pipeline` share, for type checkers."""
-
-    context: str
-    init: str | Path | Prompt
-    views: int | str
-    augmix: bool
-    seed: int
-    on_long_label: str
-
-
-class ClassifierOptions(TuningOptions, total=False):
-    """The keyword arguments of `Classifier`, for type checkers."""
-
-    template: str | None
-    device: Any
-    dtype: Any
-    batch_size: int | None
-    calibration: str | Path | Calibration | None
-    coverage: float | None
-    max_error: float | None
-    reject: float | None
 
 
 def find_methods(method: str | Method | Sequence[str | Method], views: int | None = None) -> tuple[Method, ...]:
