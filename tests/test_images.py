@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from poise.errors import InvalidOptionError, UnreadableImageError
-from poise.images import find_images, read_image
+from poise.images import bounded_stream, find_images, read_image
 
 
 def _pixels(width: int = 40, height: int = 30, channels: int = 3) -> np.ndarray:
@@ -38,6 +38,48 @@ def _png_header(width: int, height: int) -> bytes:
     start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
     data = b"IDAT" + zlib.compress(bytes(1000))
     return start + struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+
+
+def _scans(scans: int, side: int = 400) -> bytes:
+    """Return a progressive JPEG with the last of its scans repeated."""
+    data = _encode(Image.new("L", (side, side), 128), "JPEG", progressive=True)
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * scans + data[-2:]
+
+
+def _rle_bomb(side: int = 16, pairs: int = 3_000_000) -> bytes:
+    """Return a BMP whose run lengths are beyond the end of its first row."""
+    body, start = b"\x01\x00" * pairs, 14 + 40 + 1024
+    header = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(body), 2835, 2835, 256, 0)
+    return b"BM" + struct.pack("<IHHI", start + len(body), 0, 0, start) + header + bytes(1024) + body
+
+
+def test_scans_of_a_jpeg_are_counted_before_they_are_decoded(tmp_path: Path) -> None:
+    assert read_image(_scans(80)).image.size == (400, 400)
+    (tmp_path / "bomb.jpg").write_bytes(_scans(5000))
+    for source in (_scans(5000), tmp_path / "bomb.jpg"):
+        with pytest.raises(UnreadableImageError, match="more than 100 scans"):
+            read_image(source)
+
+
+def test_what_follows_a_jpeg_is_not_counted() -> None:
+    picture = _encode(PICTURE, "JPEG", progressive=True)
+    film = b"\xff\xda" * 100_000  # as cameras append one to a photo
+    assert read_image(picture + bytes(70_000) + film).key == read_image(picture).key
+
+
+@pytest.mark.parametrize("name", ["bmp", "jpeg"])
+def test_decoding_ends_when_its_time_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10_000_000))  # each look at it is a second later
+    monkeypatch.setattr(bounded_stream.time, "thread_time", lambda: next(clock) / 8)
+    slow = {"bmp": _rle_bomb(), "jpeg": _encode(Image.effect_noise((2000, 2000), 99), "JPEG", quality=95)}[name]
+    with pytest.raises(UnreadableImageError, match="too much time"):
+        read_image(slow)
+
+
+def test_an_image_without_a_name_is_the_image() -> None:
+    for source in (b"text", b"", _encode(PICTURE, "PNG")[:-30]):
+        with pytest.raises(UnreadableImageError, match=r"^The image "):
+            read_image(source)
 
 
 PICTURE = Image.fromarray(_pixels())

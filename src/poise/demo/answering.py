@@ -68,7 +68,7 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
         yield from _Answering(service, question).steps()
     except PoiseError as error:
         name = question.upload.name if question.upload else ""
-        message = error.message.replace("<bytes>", name)  # what the queue calls an image
+        message = error.message.replace("The image", f"'{name}'", 1)  # what the queue calls an image
         hint = re.sub(r", or let it be cut off \(.*\)", "", error.hint)  # who started the page may allow that
         yield {**dict.fromkeys(PANELS, ""), "status": alert(message, hint)}
     except Exception:

@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def called(name: str) -> str:
+    """Return how a message calls an image: by its name, unless it has none (``<bytes>``)."""
+    return "The image" if name.startswith("<") else f"'{name}'"
+
+
 def check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
     """Raise an error if an image has no pixels, or more than ``max_pixels``."""
     width, height = size
     if width < 1 or height < 1:
-        raise UnreadableImageError(f"'{name}' has no pixels ({width} x {height}).")
+        raise UnreadableImageError(f"{called(name)} has no pixels ({width} x {height}).")
     if width * height > max_pixels:
         raise UnreadableImageError(
-            f"'{name}' has {width} x {height} pixels, more than the limit of {max_pixels:,}.",
+            f"{called(name)} has {width} x {height} pixels, more than the limit of {max_pixels:,}.",
             hint="Resize it. In Python, classify what poise.images.read_image(..., max_pixels=N) returns.",
         )
 
@@ -43,7 +48,9 @@ def to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
     if image.mode in ("1", "L", "P", "RGBX", "YCbCr", "HSV"):
         return image.convert("RGB")
     kind = {"F": "floating-point pixels", "I": "32-bit integer pixels"}.get(image.mode, f"pixels of mode {image.mode}")
-    raise UnreadableImageError(f"'{name}' has {kind} of unknown range.", hint="Convert it to 8-bit RGB or 16-bit grey.")
+    raise UnreadableImageError(
+        f"{called(name)} has {kind} of unknown range.", hint="Convert it to 8-bit RGB or 16-bit grey."
+    )
 
 
 def _on_white(image: Image.Image, notes: list[str]) -> Image.Image:

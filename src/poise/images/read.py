@@ -17,7 +17,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from poise.errors import UnreadableImageError, reason_of
-from poise.images.convert_pixels import check_size, from_array, from_tensor, to_rgb
+from poise.images.bounded_stream import BoundedStream, TooCostlyError
+from poise.images.convert_pixels import called, check_size, from_array, from_tensor, to_rgb
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,15 +130,17 @@ def _open(stream: BinaryIO, name: str) -> ImageFile.ImageFile:
     start = stream.read(16)
     stream.seek(0)
     if not start:
-        raise UnreadableImageError(f"'{name}' is empty (0 bytes).")
+        raise UnreadableImageError(f"{called(name)} is empty (0 bytes).")
     reader = next((cls for magic, cls in _READERS if start.startswith(magic)), None)
     if reader is None or (reader is WebPImageFile and start[8:12] != b"WEBP"):
         looks = "text" if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start) else "an unknown format"
-        raise UnreadableImageError(f"'{name}' is not an image: its content is {looks}.", hint=f"Accepted: {FORMATS}.")
+        raise UnreadableImageError(
+            f"{called(name)} is not an image: its content is {looks}.", hint=f"Accepted: {FORMATS}."
+        )
     try:
-        return reader(stream)
+        return reader(BoundedStream(stream))
     except Exception as error:  # malicious bytes can raise any error in a parser
-        raise UnreadableImageError(f"'{name}' has a damaged header: {error or type(error).__name__}.") from error
+        raise UnreadableImageError(f"{called(name)} has a damaged header: {error or type(error).__name__}.") from error
 
 
 def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: int, *, owned: bool) -> LoadedImage:
@@ -153,7 +156,7 @@ def _finish(image: Image.Image, name: str, allow_truncated: bool, max_pixels: in
     except (UnreadableImageError, MemoryError):
         raise
     except Exception as error:  # see _read_stream; a palette is read when it is used
-        raise UnreadableImageError(f"'{name}' is damaged: {error or type(error).__name__}.") from error
+        raise UnreadableImageError(f"{called(name)} is damaged: {error or type(error).__name__}.") from error
     if rgb is image and not owned:
         rgb = image.copy()  # so that later changes by the caller have no effect
     return LoadedImage(image=rgb, key=_pixel_key(rgb), source=name, frames=frames, notes=tuple(notes))
@@ -171,10 +174,16 @@ def _count_frames(image: Image.Image) -> int:
 
 def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[str]) -> None:
     try:
+        if isinstance(stream := getattr(image, "fp", None), BoundedStream):
+            stream.begin(image)
         image.load()
+    except TooCostlyError as error:
+        raise UnreadableImageError(
+            f"{called(name)} is refused: {error}.", hint="Save it again, as PNG or JPEG."
+        ) from None
     except Exception as error:  # see _open
         if not (allow_truncated and isinstance(image, ImageFile.ImageFile) and getattr(image, "_im", None) is not None):
-            reason = f"'{name}' is truncated or damaged: {error or type(error).__name__}."
+            reason = f"{called(name)} is truncated or damaged: {error or type(error).__name__}."
             hint = "Save or fetch the file again."
             if not allow_truncated:
                 hint += " In Python, classify what poise.images.read_image(..., allow_truncated=True) returns."
