@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from poise.cli.app import app
+from poise.serve.limits import Limits
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,7 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
     dockerfile, allowed = (ROOT / "Dockerfile").read_text(), (ROOT / ".dockerignore").read_text().split()
     copied = [name for line in re.findall(r"^COPY (.*)$", dockerfile, re.M) for name in shlex.split(line)[:-1]]
     assert {"src", "pyproject.toml", "constraints.txt"} <= {*copied}
+    copied.remove("wheel[s]")  # a folder that may be absent, which a pattern allows
     for name in copied:
         assert (ROOT / name).exists()
         assert f"!{name}" in allowed
@@ -53,6 +55,66 @@ def test_prometheus_asks_the_server_with_the_token() -> None:
     assert "token" in _compose()["services"]["prometheus"]["secrets"]
 
 
+def test_the_cache_is_the_user_s() -> None:
+    """A new volume gets the owner of the folder that it is mounted on, and root's if there is none."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    (mount,) = _compose()["services"]["poise"]["volumes"]
+    folder = mount.split(":")[1]
+    (made,) = (number for number, line in enumerate(lines) if line.startswith(f"RUN mkdir -p {folder}"))
+    assert made > lines.index("USER poise")
+    assert f"HF_HOME={folder}" in "\n".join(lines)
+
+
+def test_compose_with_a_calibration_and_with_a_gpu() -> None:
+    calibrated, gpu = (_yaml(f"compose.{name}.yaml")["services"]["poise"] for name in ("calibration", "gpu"))
+    command = calibrated["command"]
+    assert command[:2] == _compose()["services"]["poise"]["command"]
+    assert all(option in _help() for option in command if option.startswith("--"))
+    target = command[command.index("--calibration") + 1]
+    assert [volume.split(":")[1:] for volume in calibrated["volumes"]] == [[target, "ro"]]
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert gpu["environment"] == {"POISE_SERVE_DEVICE": "cuda"}
+
+
+def test_kubernetes() -> None:
+    deployment, service = yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (port,) = container["ports"]
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert f"EXPOSE {port['containerPort']}" in dockerfile
+    for probe, path in {"startupProbe": "/ready", "readinessProbe": "/ready", "livenessProbe": "/live"}.items():
+        assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+    assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+    assert "memory" in container["resources"]["limits"]
+    assert container["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert f"--uid {pod['securityContext']['runAsUser']}" in dockerfile
+    assert pod["terminationGracePeriodSeconds"] > Limits.seconds
+    assert not pod["automountServiceAccountToken"]
+    assert not pod["enableServiceLinks"]  # docs/serving.md says why
+    assert all(option.split("=")[0] in _help() for option in container["args"])
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    assert container["args"][0] == f"--token-file={mounts['token']['mountPath']}/token"
+    assert mounts["token"]["readOnly"]
+    assert f"HF_HOME={mounts['cache']['mountPath']}/" in dockerfile
+    assert mounts["tmp"]["mountPath"] == "/tmp"
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert selector == service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert service["metadata"]["name"] != "poise-serve"
+
+
+def _yaml(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / name).read_text())
+    return found
+
+
 def _compose() -> dict[str, Any]:
-    compose: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
-    return compose
+    return _yaml("compose.yaml")
