@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -15,6 +16,7 @@ from rich.text import Text
 from poise.terminal import styled
 from poise.text import printable
 
+T = TypeVar("T")
 EVERY = 30.0  # seconds between lines
 FIRST = "first batch ..."  # instead of a rate, until there is one
 
@@ -59,6 +61,14 @@ def progress_bar(label: str, total: int, done: int = 0, *, quiet: bool = False) 
         with Progress(*columns, console=Console(file=styled(sys.stderr)), transient=True) as bar:
             task = bar.add_task(printable(label), total=total, completed=done)
             yield lambda images: bar.update(task, advance=images)
+
+
+def watched(outcomes: Iterable[T], total: int, *, quiet: bool = False) -> Iterator[T]:
+    """Yield the same outcomes, and show progress on stderr."""
+    with progress_bar("classified", total, quiet=quiet or total < 2) as advance:
+        for outcome in outcomes:
+            advance(1)
+            yield outcome
 
 
 class _Lines:

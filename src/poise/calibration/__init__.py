@@ -28,9 +28,11 @@ from poise.calibration.conformal import (
     quantile,
     scores,
 )
+from poise.calibration.evaluation import Answered, Evaluation
 from poise.calibration.stored import Calibration, MethodCalibration
 
 __all__ = [
+    "Answered",
     "Answers",
     "Beta",
     "Calibration",
@@ -39,6 +41,7 @@ __all__ = [
     "Choice",
     "ClassQuantiles",
     "Conditions",
+    "Evaluation",
     "MethodCalibration",
     "PredictionSets",
     "Score",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from poise.calibration import conformal
+from poise.calibration import conformal, summary
 from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.calibration.conditions import Conditions
@@ -169,6 +169,14 @@ class Calibration:
         names = ", ".join(self.methods)
         labels = counted(len(self.conditions.labels), "label")
         return f"Calibration({counted(len(self), 'image')}, {labels}, methods {names})"
+
+    def summary(self) -> str:
+        """Return the labels with their numbers of images, the methods with their metrics, and the recommendation."""
+        return summary.summary(self)
+
+    def _repr_html_(self) -> str:
+        """Return the summary with a reliability diagram of each method, for notebooks."""
+        return summary.html(self)
 
     def method(self, name: str, settings: Mapping[str, Any]) -> MethodCalibration:
         """Return the part for the method called ``name``, whose settings must be the calibrated ones."""

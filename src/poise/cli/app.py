@@ -14,6 +14,7 @@ from poise.cli.commands.calibrate import calibrate
 from poise.cli.commands.classify import classify
 from poise.cli.commands.data import app as data_app
 from poise.cli.commands.demo import demo
+from poise.cli.commands.evaluate import evaluate
 from poise.cli.commands.export import app as export_app
 from poise.cli.commands.fit import app as fit_app
 from poise.cli.commands.fit import convert_app
@@ -33,6 +34,7 @@ app = Commands(
 )
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
+app.command("evaluate")(evaluate)
 app.command("serve")(serve)
 app.command("demo")(demo)
 app.command("list")(list_names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -11,10 +12,10 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from poise.backbones import load_model
-from poise.calibration import Calibration
+from poise.calibration import Calibration, Evaluation
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
-from poise.inference import calibrating
+from poise.inference import calibrating, evaluating
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read
 from poise.inference.heuristics import check_reject
@@ -24,6 +25,7 @@ from poise.inference.to_result import to_result
 from poise.inits.kinds import check_template
 from poise.methods import Method
 from poise.options import Options
+from poise.progress import watched
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.results import Failure, Result, Results, flat_rows
 from poise.text import counted
@@ -269,6 +271,7 @@ class Classifier(Generic[M_co]):
         max_error: float | Sequence[float] = (),
         delta: float = 0.05,
         missing_labels: bool = False,
+        progress: bool = False,
     ) -> Calibration:
         """Compare and calibrate the methods on labelled images of your own task.
 
@@ -281,6 +284,7 @@ class Classifier(Generic[M_co]):
             max_error: wanted share of wrong answers, such as 0.05, or several.
             delta: probability with which a certified threshold may fail.
             missing_labels: whether some of ``self.labels`` may have no image.
+            progress: whether to show progress on stderr.
 
         Raises:
             InvalidCalibrationError: There are too few images for the wanted guarantees (said before any work), a label
@@ -297,8 +301,45 @@ class Classifier(Generic[M_co]):
             True
         """
         return calibrating.calibrate(
-            self, images, labels, coverage=coverage, max_error=max_error, delta=delta, missing_labels=missing_labels
+            self,
+            images,
+            labels,
+            coverage=coverage,
+            max_error=max_error,
+            delta=delta,
+            missing_labels=missing_labels,
+            watched=partial(watched, quiet=not progress),
         )
+
+    def evaluate(self, images: Sequence[Any], labels: Sequence[str], *, progress: bool = False) -> Evaluation:
+        """Evaluate a calibrated classifier on labelled images that it was not calibrated on.
+
+        Accuracy and calibration error, and if the classifier was given ``coverage`` or ``max_error``, what the
+        prediction sets and the decisions keep of their promise; all with 95 % confidence intervals. Images of the
+        calibration and images that can't be read are left out and counted.
+
+        Args:
+            images: as in a call.
+            labels: the correct label of each image, one of ``self.labels``.
+            progress: whether to show progress on stderr.
+
+        Raises:
+            InvalidOptionError: The classifier has no calibration, or an image has another label.
+            InvalidCalibrationError: No image is left.
+
+        Example:
+            >>> import numpy as np
+            >>> options = {"model": "tiny", "method": "zero-shot", "device": "cpu"}
+            >>> images = list(np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8))
+            >>> calibration = Classifier(["cat", "dog"], **options).calibrate(images[:20], ["cat", "dog"] * 10)
+            >>> classify = Classifier(["cat", "dog"], **options, calibration=calibration, coverage=0.8)
+            >>> found = classify.evaluate(images, ["cat", "dog"] * 20)
+            >>> len(found), found.left_out
+            (20, {'that the calibration was made with': 20, 'without an answer': 0})
+            >>> sorted(found.metrics()["zero-shot"])[:4]
+            ['accuracy', 'brier', 'coverage', 'ece']
+        """
+        return evaluating.evaluate(self, images, labels, watched=partial(watched, quiet=not progress))
 
     def __copy__(self) -> Classifier[M_co]:
         """Return a classifier that shares the model."""

@@ -14,9 +14,9 @@ from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import LabelsFile, Threads, labels_from
 from poise.cli.output.calibration_tables import tables
-from poise.cli.output.sink import watched
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
+from poise.progress import watched
 
 if TYPE_CHECKING:
     from poise.calibration import Calibration

@@ -25,6 +25,7 @@ from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
+from poise.progress import watched
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -97,7 +98,7 @@ def classify(
             row_settings.begin(out, rows, resume=resume)
         finished = sink.finished(out, chosen) if resume else frozenset()
         paths = [path for path in paths if str(path) not in finished]
-        outcomes = sink.watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
+        outcomes = watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
         rows_go_to = sink.Sink(output.value, columns, out, append=resume, sorting=sorting)
         sink.write_rows(outcomes, len(paths), rows_go_to, quiet=quiet)
 

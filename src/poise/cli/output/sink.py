@@ -135,16 +135,6 @@ def finished(path: Path | None, methods: list[str]) -> frozenset[str]:
     return frozenset(source for source, names in found.items() if names.issuperset(methods))
 
 
-def watched(outcomes: Iterable[Any], total: int, *, quiet: bool = False) -> Iterator[Any]:
-    """Yield the same outcomes, and show progress on stderr."""
-    from poise.progress import progress_bar
-
-    with progress_bar("classified", total, quiet=quiet or total < 2) as advance:
-        for outcome in outcomes:
-            advance(1)
-            yield outcome
-
-
 def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool = False) -> None:
     """Write all outcomes, or those so far if the work stops early."""
     try:

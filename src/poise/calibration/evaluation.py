@@ -1,0 +1,204 @@
+"""How a calibrated classifier does on labelled images that it was not calibrated on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from poise.calibration.certify import upper_bound
+from poise.calibration.plots import reliability_svg
+from poise.errors import InvalidOptionError
+from poise.metrics import Bins, Sample, equal_width, estimate
+from poise.metrics.bootstrap import Interval
+from poise.metrics.sample import Bools, Floats, Ints
+from poise.text import counted
+
+_PROPORTIONS = ("accuracy", "answered", "answered_error", "coverage")
+_TITLES = {
+    "accuracy": "Accuracy",
+    "answered": "Answered",
+    "answered_error": "Wrong among the answered",
+    "coverage": "Sets that contain the label",
+    "set_size": "Labels per set",
+    "ece": "ECE",
+    "ece_floor": "ECE of perfect confidences",
+    "raw_ece": "ECE before calibration",
+    "nll": "NLL",
+    "brier": "Brier score",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answered:
+    """One method's answers for N labelled images.
+
+    Attributes:
+        probs: calibrated probabilities [N, C].
+        raw: confidence before calibration [N].
+        labels: correct classes [N].
+        set_sizes: labels of each prediction set [N]; None without sets.
+        covered: whether the set contains the correct label [N]; None without sets.
+        answered: whether the image is answered [N]; None without decisions.
+    """
+
+    probs: Floats
+    raw: Floats
+    labels: Ints
+    set_sizes: Ints | None = None
+    covered: Bools | None = None
+    answered: Bools | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.labels):
+            raise InvalidOptionError("There are no images to evaluate on.", hint="Give labelled images.")
+
+    @property
+    def correct(self) -> Bools:
+        """Whether each prediction is correct [N]."""
+        return np.asarray(self.probs.argmax(1) == self.labels)
+
+    def metrics(self) -> dict[str, Interval]:
+        """Return the metrics with 95 % confidence intervals, by name.
+
+        The intervals of shares are exact (Clopper-Pearson), the others are bootstrap intervals over images.
+        """
+        sample = replace(Sample.of(self.probs, self.labels), set_sizes=self.set_sizes, covered=self.covered)
+        names = ["ece", "ece_floor", "nll", "brier"]
+        found = {"accuracy": proportion(int(self.correct.sum()), len(self.labels))}
+        if self.answered is not None:
+            wrong = int((self.answered & ~self.correct).sum())
+            found["answered"] = proportion(int(self.answered.sum()), len(self.answered))
+            if self.answered.any():
+                found["answered_error"] = proportion(wrong, int(self.answered.sum()))
+        if self.covered is not None:
+            found["coverage"] = proportion(int(self.covered.sum()), len(self.covered))
+            names.append("set_size")
+        found |= {name: value.interval for name, value in estimate([sample], names=names).items()}
+        raw = estimate([Sample.of_top(self.raw, self.correct)], names=["ece"])["ece"].interval
+        return found | {"raw_ece": raw}
+
+    def reliability(self, bins: int = 10) -> tuple[Bins, Bins]:
+        """Return how often answers are right by confidence, before and after calibration."""
+        calibrated = self.probs.max(1)
+        return equal_width(self.raw, self.correct, bins), equal_width(calibrated, self.correct, bins)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """What labelled images that were not used for the calibration say about a calibrated classifier.
+
+    `Classifier.evaluate` and `poise evaluate` make it.
+
+    Attributes:
+        methods: the answers, by name of the method.
+        coverage: of the prediction sets; None without sets.
+        max_error: certified share of wrong answers; None without decisions.
+        confidence: with which the certified share holds.
+        left_out: how many images were left out, by reason.
+    """
+
+    methods: Mapping[str, Answered]
+    coverage: float | None
+    max_error: float | None
+    confidence: float
+    left_out: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.methods.values())).labels)
+
+    def metrics(self) -> dict[str, dict[str, Interval]]:
+        """Return the metrics with 95 % confidence intervals, by method and name."""
+        return {name: part.metrics() for name, part in self.methods.items()}
+
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """Return a title and one text per method for each metric."""
+        found = list(self.metrics().values())
+        names = [name for name in _TITLES if any(name in part for part in found)]
+        return [(self._title(name), [_text(name, part.get(name)) for part in found]) for name in names]
+
+    def notes(self) -> list[str]:
+        """Return what the numbers mean, and which images were left out."""
+        notes = [f"Left out: {number} {reason}." for reason, number in self.left_out.items() if number]
+        if self.max_error is not None:
+            promised = f"{100 * self.max_error:g} %"
+            notes.append(
+                f"With {100 * self.confidence:.4g} % confidence, at most {promised} of the answers to images like the "
+                "calibration images are wrong. An interval that lies above that means that these images are not like "
+                "them, or that the calibration is one of those for which the promise fails."
+            )
+        if self.coverage is not None:
+            notes.append(
+                f"Sets were made to contain the label for {100 * self.coverage:g} % of images like the calibration "
+                "images, on average."
+            )
+        notes.append("Brackets: 95 % confidence intervals; exact for shares, else by bootstrap over images.")
+        return notes
+
+    def summary(self) -> str:
+        """Return the metrics as text."""
+        width = max(len(title) for title, _ in self.rows())
+        lines = [f"{counted(len(self), 'image')}; methods: {', '.join(self.methods)}"]
+        lines += [f"{title:<{width}}  {'  '.join(texts)}" for title, texts in self.rows()]
+        return "\n".join([*lines, *self.notes()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "images": len(self),
+            "left_out": dict(self.left_out),
+            "coverage": self.coverage,
+            "max_error": self.max_error,
+            "methods": {
+                name: {metric: dict(zip(Interval._fields, value, strict=True)) for metric, value in part.items()}
+                for name, part in self.metrics().items()
+            },
+        }
+
+    def figures(self) -> str:
+        """Return one reliability diagram per method, as HTML."""
+        return "".join(
+            f"<figure>{reliability_svg(*part.reliability())}<figcaption>{escape(name)}: accuracy by confidence, before "
+            "and after calibration. Calibrated answers are on the diagonal.</figcaption></figure>"
+            for name, part in self.methods.items()
+        )
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.methods)
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(title)}</th>"
+            + "".join(f"<td>{escape(text)}</td>" for text in texts)
+            + "</tr>"
+            for title, texts in self.rows()
+        )
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes())
+        caption = f"<caption>{counted(len(self), 'image')}</caption>"
+        return f"<table>{caption}<tr><th></th>{head}</tr>{rows}</table>{notes}{self.figures()}"
+
+    def _title(self, name: str) -> str:
+        wanted = {"answered_error": self.max_error, "coverage": self.coverage}.get(name)
+        if wanted is None:
+            return _TITLES[name]
+        return f"{_TITLES[name]} (promised: at {'most' if name == 'answered_error' else 'least'} {100 * wanted:g} %)"
+
+
+def proportion(hits: int, images: int) -> Interval:
+    """Return a share with its exact 95 % confidence interval (Clopper-Pearson).
+
+    >>> proportion(0, 20)
+    Interval(value=0.0, low=0.0, high=0.16843347098308536)
+    """
+    low, high = 1 - float(upper_bound(images - hits, images, 0.025)), float(upper_bound(hits, images, 0.025))
+    return Interval(hits / images, max(low, 0.0) if hits else 0.0, high)
+
+
+def _text(name: str, value: Interval | None) -> str:
+    if value is None:
+        return ""
+    if name in (*_PROPORTIONS, "ece", "ece_floor", "raw_ece"):
+        return f"{100 * value.value:.1f} % ({100 * value.low:.1f} to {100 * value.high:.1f})"
+    digits = 2 if name == "set_size" else 3
+    return f"{value.value:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"

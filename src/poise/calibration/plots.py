@@ -1,0 +1,53 @@
+"""Reliability diagrams as SVG, for notebooks and reports, without a plotting library."""
+
+from __future__ import annotations
+
+import math
+
+from poise.metrics import Bins
+
+_SIDE, _LEFT, _TOP, _BOTTOM = 180, 34, 18, 30  # pixels of the square, and around it
+_COLOURS = ("#8a8a8a", "#0072b2")  # before and after calibration
+
+
+def reliability_svg(before: Bins, after: Bins) -> str:
+    """Return how often answers are right at each confidence, before and after calibration.
+
+    Each dot is a bin of confidences; its area grows with the number of images. Calibrated answers are on the diagonal.
+    """
+    largest = max(int(bins.count.max()) for bins in (before, after))
+    width, height = _LEFT + _SIDE + 96, _TOP + _SIDE + _BOTTOM
+    parts = [
+        f'<line x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}" stroke="#8a8a8a" stroke-dasharray="4 3"/>',
+        f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#8a8a8a"/>',
+    ]
+    for value in (0.0, 0.5, 1.0):
+        parts.append(f'<text x="{_x(value)}" y="{_y(0) + 14}" text-anchor="middle">{value:g}</text>')
+        parts.append(f'<text x="{_LEFT - 5}" y="{_y(value) + 4}" text-anchor="end">{value:g}</text>')
+    parts.append(f'<text x="{_x(0.5)}" y="{height - 3}" text-anchor="middle">confidence</text>')
+    parts.append(f'<text x="{_LEFT - 24}" y="{_TOP - 6}">accuracy</text>')
+    for at, (bins, colour, title) in enumerate(zip((before, after), _COLOURS, ("before", "after"), strict=True)):
+        for count, accuracy, confidence in zip(bins.count, bins.accuracy, bins.confidence, strict=True):
+            if count:
+                radius = 2 + 6 * math.sqrt(int(count) / largest)
+                parts.append(
+                    f'<circle cx="{_x(confidence)}" cy="{_y(accuracy)}" r="{radius:.1f}" fill="{colour}" '
+                    f'fill-opacity="0.75"><title>{title}: {int(count)} images, confidence {confidence:.2f}, accuracy '
+                    f"{accuracy:.2f}</title></circle>"
+                )
+        row = _TOP + 14 + 18 * at
+        parts.append(f'<circle cx="{_LEFT + _SIDE + 16}" cy="{row - 4}" r="5" fill="{colour}"/>')
+        parts.append(f'<text x="{_LEFT + _SIDE + 26}" y="{row}">{title}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Accuracy by confidence, before and after '
+        f'calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def _x(value: float) -> str:
+    return f"{_LEFT + _SIDE * value:.1f}"
+
+
+def _y(value: float) -> float:
+    return round(_TOP + _SIDE * (1 - value), 1)

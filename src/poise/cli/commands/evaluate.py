@@ -1,0 +1,93 @@
+"""`poise evaluate`: what a calibrated classifier keeps of its promises, on labelled images that it has not seen."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from poise.cli.commands.listing import show
+from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.shared_options import BatchSize, Device, Dtype, Threads
+from poise.cli.output.verbose import Quiet, Verbose, remark
+from poise.errors import InvalidOptionError
+from poise.files import write_atomic
+from poise.progress import watched
+from poise.report.tables.table import Line, Table
+from poise.text import counted
+
+if TYPE_CHECKING:
+    from poise.calibration import Evaluation
+
+_STYLE = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
+_STYLE += "td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}figure{margin:1em 0}"
+_STYLE += "@media(prefers-color-scheme:dark){body{background:#12151a;color:#e8ebef}}"
+
+
+def evaluate(
+    images: Annotated[
+        Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label.")
+    ],
+    calibration: Annotated[Path, typer.Option(help="File of `poise calibrate`, made with other images.")],
+    method: Annotated[
+        str | None, typer.Option(help="Comma-separated methods of the calibration.", show_default="the recommended one")
+    ] = None,
+    coverage: Annotated[float | None, typer.Option(help="Check prediction sets with this coverage.")] = None,
+    max_error: Annotated[
+        float | None, typer.Option(help="Check the decision to abstain, for at most this share of wrong answers.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write a page with figures (.html), or all numbers (.json).")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure accuracy, errors among the answered, coverage and set sizes on images that were not calibrated on."""
+    if out is not None and out.suffix not in (".html", ".json"):
+        raise InvalidOptionError(f"--out is '{out}'.", hint="Give a name that ends in .html or .json.")
+    paths, truth, _ = read_labelled(images)
+    from poise.calibration import Calibration
+    from poise.inference import evaluating
+    from poise.inference.classifier import Classifier
+    from poise.methods import expand
+
+    stored = Calibration.load(calibration)
+    options: dict[str, Any] = {
+        **stored.options(),
+        "calibration": stored,
+        "coverage": coverage,
+        "max_error": max_error,
+        "device": device,
+        "dtype": dtype,
+        "batch_size": batch_size,
+    }
+    if method is not None:
+        options["method"] = list(expand(method))
+    classifier: Classifier[Any] = Classifier(**options)
+    found = evaluating.evaluate(classifier, paths, truth, watched=partial(watched, quiet=quiet))
+    show(_table(found))
+    if out is not None:
+        text = json.dumps(found.to_dict(), indent=1) if out.suffix == ".json" else _page(found)
+        write_atomic(out, f"{text}\n".encode())
+        remark(f"written to {out}.", quiet=quiet)
+
+
+def _table(found: Evaluation) -> Table:
+    lines = tuple(Line.of(title, *texts) for title, texts in found.rows())
+    title = f"{counted(len(found), 'image')} that were not calibrated on"
+    return Table(title, ("", *found.methods), lines, tuple(found.notes()), texts=1 + len(found.methods))
+
+
+def _page(found: Evaluation) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width"><title>poise evaluate</title><style>{_STYLE}</style></head><body>'
+        f"<h1>Evaluation</h1>{found._repr_html_()}</body></html>"
+    )

@@ -1,0 +1,81 @@
+"""Runs a calibrated classifier over labelled images that it was not calibrated on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from poise.calibration.evaluation import Answered, Evaluation
+from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
+from poise.inference.calibrating import check_images
+from poise.results import Failure, Result, Results
+from poise.text import counted
+
+if TYPE_CHECKING:
+    from poise.inference.classifier import Classifier
+
+USED = "that the calibration was made with"
+UNREADABLE = "without an answer"
+
+
+def evaluate(
+    classifier: Classifier[Any],
+    images: Sequence[Any],
+    labels: Sequence[str],
+    *,
+    watched: Callable[[Iterator[Any], int], Iterator[Any]] = lambda outcomes, total: outcomes,
+) -> Evaluation:
+    """Evaluate a classifier; see `Classifier.evaluate`."""
+    if classifier.guarantees is None:
+        raise InvalidOptionError(
+            "The classifier has no calibration.", hint="Use Classifier(labels, calibration=...), or calibrate it."
+        )
+    truth = check_images(classifier.labels, labels, missing_labels=True)
+    if len(images) != len(truth):
+        raise InvalidOptionError(
+            f"{counted(len(images), 'image')} and {counted(len(truth), 'label')} were given.",
+            hint="Give one label per image.",
+        )
+    found: list[tuple[Results, int]] = []
+    left_out = {USED: 0, UNREADABLE: 0}
+    for outcome, label in zip(watched(classifier.each(images), len(images)), truth, strict=True):
+        if isinstance(outcome, Failure):
+            left_out[USED if outcome.code == CalibrationImageError.code else UNREADABLE] += 1
+        else:
+            found.append((outcome, label))
+    if not found:
+        reasons = "; ".join(f"{number} {reason}" for reason, number in left_out.items() if number)
+        raise InvalidCalibrationError(
+            f"None of {counted(len(images), 'image')} can be used: {reasons}.",
+            hint="Give labelled images that `poise calibrate` has not seen.",
+        )
+    guarantees = classifier.guarantees
+    return Evaluation(
+        methods={
+            method.name: _answered([(row[method.name], at) for row, at in found], classifier.labels)
+            for method in classifier.methods
+        },
+        coverage=guarantees.coverage,
+        max_error=next((row.max_error for row in guarantees.certificates.values()), None),
+        confidence=guarantees.confidence,
+        left_out=left_out,
+    )
+
+
+def _answered(rows: Sequence[tuple[Result, int]], labels: Sequence[str]) -> Answered:
+    results = [result for result, _ in rows]
+    sets = [result.prediction_set for result in results]
+    added: dict[str, Any] = {}
+    if all(members is not None for members in sets):
+        added["set_sizes"] = np.array([len(members or ()) for members in sets])
+        added["covered"] = np.array([labels[at] in (result.prediction_set or ()) for result, at in rows])
+    if all(result.decision is not None for result in results):
+        added["answered"] = np.array([result.decision == "answer" for result in results])
+    return Answered(
+        probs=np.array([[result.probabilities[label] for label in labels] for result in results]),
+        raw=np.array([result.raw_confidence for result in results]),
+        labels=np.array([at for _, at in rows], dtype=np.int64),
+        **added,
+    )

@@ -1,0 +1,120 @@
+"""`poise evaluate`, `Classifier.evaluate`: numbers are those of the answers; calibration images are left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from PIL import Image
+from typer.testing import CliRunner
+
+import poise
+from poise.calibration.evaluation import proportion
+from poise.cli.app import app
+from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.inference.evaluating import UNREADABLE, USED
+
+LABELS = ["american bulldog", "cat"]
+OPTIONS = {"model": "tiny", "method": ["zero-shot"], "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for part in ("labelled", "rest"):
+        for label in LABELS:
+            place = root / part / label.replace(" ", "_")
+            place.mkdir(parents=True)
+            for at in range(20):
+                Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(place / f"{at}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def calibration(folders: Path) -> Path:
+    out = folders / "calibration.json"
+    options = ["--model", "tiny", "--method", "zero-shot", "--device", "cpu"]
+    done = CliRunner().invoke(app, ["calibrate", str(folders / "labelled"), "--out", str(out), *options])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments), "--device", "cpu"])
+
+
+def test_numbers_are_those_of_the_answers(folders: Path, calibration: Path, tmp_path: Path) -> None:
+    out = tmp_path / "numbers.json"
+    done = run(folders / "rest", "--calibration", calibration, "--coverage", 0.8, "--max-error", 0.7, "--out", out)
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())
+    assert (found["images"], found["left_out"]) == (40, {USED: 0, UNREADABLE: 0})
+    classify = poise.Classifier(LABELS, **OPTIONS, calibration=calibration, coverage=0.8, max_error=0.7)
+    paths = sorted((folders / "rest").rglob("*.png"))
+    truth = [path.parent.name.replace("_", " ") for path in paths]
+    results = [row["zero-shot"] for row in classify(paths)]
+    right = [result.label == label for result, label in zip(results, truth, strict=True)]
+    answered = [result.decision == "answer" for result in results]
+    assert any(answered)
+    covered = [label in result.prediction_set for result, label in zip(results, truth, strict=True)]
+    wrong = sum(sure and not good for sure, good in zip(answered, right, strict=True))
+    want = {
+        "accuracy": sum(right) / 40,
+        "answered": sum(answered) / 40,
+        "answered_error": wrong / sum(answered),
+        "coverage": sum(covered) / 40,
+        "set_size": sum(len(result.prediction_set) for result in results) / 40,
+    }
+    metrics = found["methods"]["zero-shot"]
+    assert {name: metrics[name]["value"] for name in want} == pytest.approx(want)
+    assert all(row["low"] <= row["value"] <= row["high"] for row in metrics.values())
+    assert "Wrong among the answered (promised: at most 70 %)" in done.stdout
+
+
+def test_images_of_the_calibration_are_left_out_and_counted(folders: Path, calibration: Path) -> None:
+    paths = [*sorted((folders / "rest").rglob("*.png")), *sorted((folders / "labelled").rglob("*.png")), b"no image"]
+    truth = [path.parent.name.replace("_", " ") for path in paths[:-1]] + ["cat"]
+    classify = poise.Classifier(LABELS, **OPTIONS, calibration=calibration)
+    found = classify.evaluate(paths, truth)
+    assert (len(found), found.left_out) == (40, {USED: 40, UNREADABLE: 1})
+    assert "Left out: 40 that the calibration was made with." in found.summary()
+    refused = run(folders / "labelled", "--calibration", calibration)
+    assert isinstance(refused.exception, InvalidCalibrationError)
+    assert "40 that the calibration was made with" in str(refused.exception)
+
+
+def test_a_page_has_the_table_and_the_figure(folders: Path, calibration: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert run(folders / "rest", "--calibration", calibration, "--out", out).exit_code == 0
+    page = out.read_text("utf-8")
+    assert page.count("<svg") == 1
+    assert "Accuracy" in page
+    assert isinstance(
+        run(folders / "rest", "--calibration", calibration, "--out", "x.txt").exception, InvalidOptionError
+    )
+
+
+def test_a_calibration_describes_itself(calibration: Path) -> None:
+    stored = poise.Calibration.load(calibration)
+    text = stored.summary()
+    assert "40 images, 2 labels: american bulldog 20, cat 20" in text
+    assert stored.reason in text
+    page = stored._repr_html_()
+    assert page.count("<svg") == 1
+    assert "american bulldog 20" in page
+
+
+@pytest.mark.parametrize(("hits", "images"), [(0, 20), (3, 20), (20, 20), (50, 100)])
+def test_shares_have_exact_intervals(hits: int, images: int) -> None:
+    want = scipy.stats.binomtest(hits, images).proportion_ci(0.95, "exact")
+    found = proportion(hits, images)
+    assert (found.low, found.high) == pytest.approx((want.low, want.high))
+
+
+def test_it_needs_a_calibration() -> None:
+    with pytest.raises(InvalidOptionError, match="no calibration"):
+        poise.Classifier(LABELS, **OPTIONS).evaluate([b""], ["cat"])
