@@ -115,6 +115,25 @@ def test_shares_have_exact_intervals(hits: int, images: int) -> None:
     assert (found.low, found.high) == pytest.approx((want.low, want.high))
 
 
+def test_folders_and_labels_with_spaces_are_one_label(folders: Path, calibration: Path) -> None:
+    """A calibration of the command line fits labels that Python read off folders, and answers have their names."""
+    names = [path.name for path in sorted((folders / "rest").iterdir())]
+    assert names[0] == "american_bulldog"
+    classify = poise.Classifier(names, **OPTIONS, calibration=calibration)
+    paths = sorted((folders / "rest").rglob("*.png"))
+    assert {row["zero-shot"].label for row in classify(paths)} <= set(names)
+    found = classify.evaluate(paths, [path.parent.name for path in paths])
+    again = poise.Classifier(LABELS, **OPTIONS, calibration=calibration)
+    want = again.evaluate(paths, [path.parent.name.replace("_", " ") for path in paths])
+    assert found.metrics() == want.metrics()
+
+
+def test_calibrate_prints_labels_and_counts(folders: Path, tmp_path: Path) -> None:
+    options = ["--model", "tiny", "--method", "zero-shot", "--device", "cpu", "--out", str(tmp_path / "c.json")]
+    said = CliRunner().invoke(app, ["calibrate", str(folders / "labelled"), *options]).stdout
+    assert said.startswith("40 images, 2 labels: american bulldog 20, cat 20. Give --labels-file if images may have")
+
+
 def test_it_needs_a_calibration() -> None:
     with pytest.raises(InvalidOptionError, match="no calibration"):
         poise.Classifier(LABELS, **OPTIONS).evaluate([b""], ["cat"])

@@ -49,6 +49,18 @@ def _escaped(character: str) -> str:
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
+def as_words(label: str) -> str:
+    """Return a label as the model reads it: underscores are spaces.
+
+    Labels that are the same words are the same label, wherever labels are compared: those of folders, of a calibration
+    and of a classifier. Answers have a label as it was given.
+
+    >>> as_words("american_bulldog")
+    'american bulldog'
+    """
+    return label.replace("_", " ")
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless there is one.
 

@@ -120,7 +120,7 @@ def test_a_calibration_without_zero_shot_shows_its_own_method_alone(service, ima
 
 def test_a_long_label_is_explained_without_words_of_python(service, upload) -> None:
     said = alert_of(service, Question(upload, "cat, " + "dog " * 90))
-    assert "Shorten the label or the prompt." in said
+    assert "Shorten it or the prompt." in said
     assert "on_long_label" not in said
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from poise.errors import InvalidCalibrationError
 from poise.options import AnswerOptions, rows
-from poise.text import counted
+from poise.text import as_words, counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Conditions(AnswerOptions):
         ignored |= {"init"} if self.init_hash == now.init_hash else set()
         for name in (field.name for field in fields(self) if field.name not in ignored):
             then, given = getattr(self, name), getattr(now, name)
-            if then == given:
+            if then == given or (name == "labels" and list(map(as_words, then)) == list(map(as_words, given))):
                 continue
             if name == "labels":
                 then, given = _first_difference(then, given)

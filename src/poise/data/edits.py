@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from poise.text import as_words
+
 Edit = Callable[[str], str]
 
 
@@ -15,7 +17,7 @@ def tidy(name: str) -> str:
     >>> tidy("car_side")
     'car side'
     """
-    return " ".join(name.replace("_", " ").split())
+    return " ".join(as_words(name).split())
 
 
 def lower_case(name: str) -> str:

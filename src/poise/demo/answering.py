@@ -69,7 +69,7 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
     except PoiseError as error:
         name = question.upload.name if question.upload else ""
         message = error.message.replace("The image", f"'{name}'", 1)  # what the queue calls an image
-        hint = re.sub(r", or let it be cut off \(.*\)", "", error.hint)  # who started the page may allow that
+        hint = re.sub(r", or let it be cut off .*(?=\.$)", "", error.hint)  # who started the page may allow that
         yield {**dict.fromkeys(PANELS, ""), "status": alert(message, hint)}
     except Exception:
         _log.exception("the page could not answer")

@@ -18,7 +18,7 @@ from poise.inference.guarantees import conditions_of, uniform
 from poise.inference.variants import only
 from poise.prompts.labels import listed
 from poise.results import Failure
-from poise.text import counted
+from poise.text import as_words, counted
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -87,20 +87,22 @@ def _several(levels: float | Sequence[float]) -> Sequence[float]:
 
 def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels: bool = False) -> list[int]:
     """Return the class of each image's label; every class needs an image unless ``missing_labels``."""
-    position = {label: at for at, label in enumerate(known)}
+    position = {as_words(label): at for at, label in enumerate(known)}
     given = list(labels)
-    if unknown := sorted({repr(label) for label in given if label not in position}):
+    if unknown := sorted({repr(label) for label in given if as_words(label) not in position}):
         raise InvalidOptionError(
             f"Images have labels that the classifier has not: {listed(unknown)}.",
             hint="Add them to the labels, or leave these images out.",
         )
-    if not missing_labels and (missing := [repr(label) for label in known if label not in set(given)]):
+    if not missing_labels and (
+        missing := [repr(label) for label in known if as_words(label) not in set(map(as_words, given))]
+    ):
         raise InvalidCalibrationError(
             f"{len(missing)} of {len(known)} labels have no image: {listed(missing)}.",
             hint="Add images, or allow that (missing_labels=True, --missing-labels): nothing is then known about how "
             "images of these labels are answered.",
         )
-    return [position[label] for label in given]
+    return [position[as_words(label)] for label in given]
 
 
 def check_number(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from poise.errors import InvalidLabelsError, reason_of
 from poise.files import read_bounded
+from poise.text import as_words
 
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
 _FEWEST = {1: "one label", 2: "two labels"}
@@ -62,11 +63,6 @@ def check_labels(labels: Sequence[str], *, repeats: bool = False, fewest: int = 
             + (": each by itself, not in one text with commas." if "," in labels[0] else "."),
         )
     return tuple(labels)
-
-
-def as_words(label: str) -> str:
-    """Replace underscores by spaces."""
-    return label.replace("_", " ")
 
 
 def shortened(label: str) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from poise.errors import InvalidLabelsError, InvalidOptionError, InvalidTemplateError
-from poise.prompts.labels import as_words, check_labels, listed, shortened
+from poise.prompts.labels import check_labels, listed, shortened
 from poise.prompts.template import DEFAULT_TEMPLATE, Template
+from poise.text import as_words
 from poise.types import ClassTokens, DualEncoder, Prompt
 
 
@@ -144,8 +145,8 @@ def _limit_length(
     if long and not truncate:
         raise InvalidLabelsError(
             f"Too long under the template {template.text!r}: {listed(long)}; the model reads {limit} tokens.",
-            hint="Shorten the label or the prompt, or let it be cut off (--on-long-label truncate; in Python "
-            "on_long_label='truncate').",
+            hint="Shorten it or the prompt, or let it be cut off (on_long_label 'truncate') with context words before the "
+            "name.",
         )
     if long:
         warnings.warn(f"Cut to the model's {limit} tokens: {'; '.join(long)}.", UserWarning, stacklevel=3)

@@ -60,6 +60,7 @@ def calibrate(
     paths, truth, known = read_labelled(images)
     if labels is not None or labels_file is not None:
         known = labels_from(labels, labels_file)
+    from poise.calibration.summary import label_counts
     from poise.inference import calibrating
     from poise.methods import expand
     from poise.prompts import check_labels
@@ -77,6 +78,8 @@ def calibrate(
     for note in notes:
         remark(str(note.message))
     calibration.save(out)
+    others = "" if labels or labels_file else " Give --labels-file if images may have others."
+    typer.echo(f"{label_counts(calibration)}.{others}\n")
     _show(calibration, errors, coverages)
     typer.echo(
         f"\nRecommended: {calibration.reason}\nWritten: {out}. Use it with: poise classify IMAGES --calibration {out}"
