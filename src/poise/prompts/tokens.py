@@ -145,8 +145,8 @@ def _limit_length(
     if long and not truncate:
         raise InvalidLabelsError(
             f"Too long under the template {template.text!r}: {listed(long)}; the model reads {limit} tokens.",
-            hint="Shorten it or the prompt, or let it be cut off (on_long_label 'truncate') with context words before the "
-            "name.",
+            hint="Shorten it or the prompt, or let it be cut off (on_long_label 'truncate') with context words "
+            "before the name.",
         )
     if long:
         warnings.warn(f"Cut to the model's {limit} tokens: {'; '.join(long)}.", UserWarning, stacklevel=3)
