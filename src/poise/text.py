@@ -8,8 +8,18 @@ import re
 from unicodedata import category
 
 
-def file_name(text: str) -> str:
-    """Return a readable file name for ``text``, with a short hash if characters had to be replaced."""
+def file_name(text: str, *, unique: bool = True) -> str:
+    """Return a readable file name for ``text``, with a short hash if characters had to be replaced.
+
+    Args:
+        text: any text.
+        unique: two texts never have the same name; False: no hash, and "+" stays.
+
+    >>> file_name("kld+cats"), file_name("kld+cats", unique=False), file_name("a/b c", unique=False)
+    ('kld-cats-52ea3c', 'kld+cats', 'a-b-c')
+    """
+    if not unique:
+        return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).strip("-.")
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     if safe == text:
         return safe

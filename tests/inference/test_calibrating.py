@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ import pytest
 import poise
 from poise.backbones import load_model
 from poise.calibration import Calibration
+from poise.encoding.class_texts import ClassTexts
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidLabelsError, InvalidOptionError
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import uniform
+from poise.inference.variants import only
 from poise.results import Failure
 
 LABELS = ["cat", "dog", "rocket"]
@@ -42,6 +45,25 @@ def truth(count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def calibration(encoder) -> Calibration:
     return classifier(encoder, ["zero-shot", "kld+cats"]).calibrate(images(60), truth(60), coverage=[0.9])
+
+
+def test_labels_are_encoded_once_for_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = ClassTexts.__init__
+
+    def counted(self: ClassTexts, *given: Any, **options: Any) -> None:
+        made.append(1)
+        make(self, *given, **options)
+
+    monkeypatch.setattr(ClassTexts, "__init__", counted)
+    classify = Classifier(["cat", "dog"], model="tiny", method=["zero-shot", "tpt", "mta"], views=6, device="cpu")
+    images = list(np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8))
+    expected = classify.predict_proba(images[:2])
+    found = classify.calibrate(images, ["cat", "dog"] * 10)
+    assert set(found.methods) == {"zero-shot", "tpt", "mta"}
+    assert len(made) == 1
+    for name in found.methods:
+        np.testing.assert_allclose(only(classify, name).predict_proba(images[:2])[name], expected[name], atol=1e-6)
 
 
 def test_it_holds_the_plain_answers_of_every_method(encoder, calibration):

@@ -60,34 +60,45 @@ def check(
             raise
         state: Status = "absent" if error.code == ABSENT else "damaged"
         return CheckResult(name, state, expected=known.images, problems=(error.message,), hint=error.hint)
-    missing = [item for item in dataset.items if isinstance(item.read, str) and not Path(item.read).is_file()]
-    absent = set(missing)
-    present = [item for item in dataset.items if item not in absent]
-    problems = _describe("image is", "images are", "missing", _ids(missing))
-    known_ids = {item.id for item in dataset.items}
-    gone = [name for name in pixels or {} if name not in known_ids]
-    problems += _describe("image is", "images are", "no longer in the dataset", gone)
-    problems += unreadable(present, None if deep else sample, pixels or {})
-    problems += misplaced(known, dataset) if known else []
-    status: Status = "damaged" if problems else "ok"
-    hint = how_to_get(known) if known and problems else ""
-    if known and len(present) != known.images:
-        problems.append(f"{counted(len(present), 'image')}; the published test split has {known.images}.")
-        if status == "ok":
-            status, hint = "partial", "Results on part of a dataset can't be compared with published ones."
-    expected = known.images if known else None
+    present = [item for item in dataset.items if not isinstance(item.read, str) or Path(item.read).is_file()]
+    problems = [
+        *_missing(dataset, present, pixels or {}),
+        *unreadable(present, None if deep else sample, pixels or {}),
+        *(misplaced(known, dataset) if known else ()),
+    ]
+    incomplete = _incomplete(known, len(present)) if known else []
+    status: Status = "damaged" if problems else "partial" if incomplete else "ok"
+    hints = {"damaged": how_to_get(known) if known else "", "partial": _PARTIAL}
     return CheckResult(
-        dataset.name,
-        status,
-        len(present),
-        expected,
-        len(dataset.classes),
-        dataset.class_hash,
-        dataset.layout,
-        dataset.folder,
-        tuple(problems),
-        hint,
+        name=dataset.name,
+        status=status,
+        images=len(present),
+        expected=known.images if known else None,
+        classes=len(dataset.classes),
+        class_hash=dataset.class_hash,
+        layout=dataset.layout,
+        folder=dataset.folder,
+        problems=(*problems, *incomplete),
+        hint=hints.get(status, ""),
     )
+
+
+_PARTIAL = "Results on part of a dataset can't be compared with published ones."
+
+
+def _missing(dataset: ImageSet, present: Sequence[Item], pixels: Mapping[str, str]) -> list[str]:
+    """Describe the images without a file, and those that were answered and are no longer in the dataset."""
+    there, ids = set(present), {item.id for item in dataset.items}
+    lost = _describe("image is", "images are", "missing", [item.id for item in dataset.items if item not in there])
+    gone = [name for name in pixels if name not in ids]
+    return lost + _describe("image is", "images are", "no longer in the dataset", gone)
+
+
+def _incomplete(known: DatasetRow, images: int) -> list[str]:
+    """Describe a number of images that is not the published one."""
+    if images == known.images:
+        return []
+    return [f"{counted(images, 'image')}; the published test split has {known.images}."]
 
 
 def _describe(one: str, many: str, problem: str, ids: Sequence[str]) -> list[str]:

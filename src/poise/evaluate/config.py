@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -261,24 +261,33 @@ def _check_least(options: RunConfig | Settings, least: Mapping[str, int]) -> Non
 
 
 def _coerce(key: str, value: Any, field_type: Any) -> Any:
-    """Return ``value`` as the type of the field; a tuple may be a list, one value, or a text with commas."""
+    """Return ``value`` as the type of the field."""
     kind = get_origin(field_type) or field_type
     if kind is tuple:
-        parts = value if isinstance(value, list | tuple) else str(value).split(",")
-        texts = [str(part).strip() for part in parts]
-        try:
-            return tuple(get_args(field_type)[0](text) for text in texts if text)
-        except ValueError:
-            raise InvalidOptionError(f"'{key}' is {value!r}.", hint="Give whole numbers, for example 1,2,3.") from None
-    if kind is int and value in ("auto", "all"):
-        return 0
-    if kind is int and isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
-        return int(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        return _several(key, value, get_args(field_type)[0])
+    if kind is int:
+        value = _number(value)
+    if type(value) is not kind and not (kind is float and type(value) is int):
         raise InvalidOptionError(f"'{key}' is {value!r}.", hint=f"It must be of type {kind.__name__}.")
     if isinstance(value, str) and "\0" in value:
         raise InvalidOptionError(f"'{key}' has a null character.", hint="No path or name can have one.")
     return value
+
+
+def _several(key: str, value: Any, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Return a list, one value, or a text with commas as a tuple."""
+    parts = value if isinstance(value, list | tuple) else str(value).split(",")
+    try:
+        return tuple(kind(text) for part in parts if (text := str(part).strip()))
+    except ValueError:
+        raise InvalidOptionError(f"'{key}' is {value!r}.", hint="Give whole numbers, for example 1,2,3.") from None
+
+
+def _number(value: Any) -> Any:
+    """Return a text as a whole number, if it is one; "auto" and "all" are 0."""
+    if value in ("auto", "all"):
+        return 0
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) else value
 
 
 def _parse(text: str) -> Any:

@@ -6,6 +6,8 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from poise.tuning.episodic import EpisodicTuner
+
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
 
@@ -24,5 +26,5 @@ def only(classifier: Classifier[Any], method: str) -> Classifier[Any]:
     single = copy.copy(classifier)
     single.options = replace(classifier.options, method=(method,))
     single.methods = tuple(row for row in classifier.methods if row.name == method)
-    single._prepare()
+    single._prepare(classifier.tuner.only(method) if isinstance(classifier.tuner, EpisodicTuner) else None)
     return single

@@ -16,6 +16,7 @@ from poise.objectives import ConfidenceTemperature, Sum, Target, objectives
 from poise.posthoc import PostHoc, posthoc
 from poise.registry import check_options
 from poise.rules import Gives, Rule, rules
+from poise.text import file_name
 from poise.types import Objective
 
 BAR = " | "  # between a method and the post-hoc steps in a name
@@ -118,7 +119,7 @@ class Method:
         >>> Method(name="zero-shot | sals").file_name
         'zero-shot--sals'
         """
-        return self.name.replace(BAR, "--")
+        return file_name(self.name.replace(BAR, "--"), unique=False)
 
     @property
     def relative_lr(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from poise.files import write_atomic
 from poise.report.records.groups import Group
 from poise.report.records.runs import Records, load
 from poise.report.records.scores import scoreboard
-from poise.text import safe_cell
+from poise.text import file_name, safe_cell
 
 
 def export(runs: str | Path | Records, out: str | Path, *, names: bool = False) -> list[Path]:
@@ -37,7 +36,7 @@ def export_csv(records: Records, out: str | Path, *, names: bool = False) -> lis
             for *labels, confidence in zip(rows["label"], rows["prediction"], rows["confidence"], strict=True):
                 cells = [safe_cell(classes[k]) if classes else int(k) for k in labels]
                 writer.writerow([*cells, repr(float(confidence))])
-            path = Path(out) / f"{file_name(records, group)}_seed{seed}.csv"
+            path = Path(out) / f"{_name(records, group)}_seed{seed}.csv"
             write_atomic(path, sink.getvalue().encode())
             written.append(path)
     return written
@@ -63,18 +62,18 @@ def export_clip_benchmark(records: Records, out: str | Path) -> list[Path]:
             "n": group.n,
             "seeds": len(group.seeds),
         }
-        path = Path(out) / f"{file_name(records, group)}.json"
+        path = Path(out) / f"{_name(records, group)}.json"
         write_atomic(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
         written.append(path)
     return written
 
 
-def file_name(records: Records, group: Group) -> str:
-    """Return dataset, method and model in letters that every file system accepts; several settings are numbered."""
+def _name(records: Records, group: Group) -> str:
+    """Return dataset, method and model as a file name; several settings are numbered."""
     settings = records.settings
     number = f"_{settings.index(group.setting) + 1}" if len(settings) > 1 else ""
     parts = (group.dataset, group.method, group.setting.model)
-    return "_".join(re.sub(r"[^A-Za-z0-9.+-]+", "-", part).strip("-.") for part in parts) + number
+    return "_".join(file_name(part.replace("_", "-"), unique=False) for part in parts) + number
 
 
 def _split_name(model: str) -> tuple[str, str]:

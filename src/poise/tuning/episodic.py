@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -83,6 +84,12 @@ class EpisodicTuner(ABC):
     def ordered(self) -> bool:
         """Whether answers depend on the images before, as those of some rules do."""
         return self.rules.ordered
+
+    def only(self, method: str) -> Self:
+        """Return a tuner with one of the methods; the labels are not encoded again."""
+        single = copy.copy(self)
+        EpisodicTuner.__init__(single, [row for row in self.methods if row.name == method], self.texts)
+        return single
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> dict[str, Adapted]:

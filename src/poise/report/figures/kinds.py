@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from poise.report.colours import look
 from poise.report.figures.plot import KeyEntry, Panel, Plot
 from poise.report.records.groups import Group, Setting
 from poise.report.records.scores import Scoreboard
+from poise.text import file_name
 
 Plots = Callable[[Scoreboard], Iterator[Plot]]
 
@@ -102,13 +102,8 @@ def make(
     """Return a plot named and titled after its kind, dataset and setting."""
     records = board.records
     number = f"_{records.settings.index(setting) + 1}" if len(records.settings) > 1 else ""
-    name = file_name("_".join(filter(None, (kind, dataset, setting.model))) + number)
+    name = file_name("_".join(filter(None, (kind, dataset, setting.model))) + number, unique=False)
     heading = ", ".join(filter(None, (dataset or title, records.label(setting))))
     return Plot(
         name=name, title=heading, panels=tuple(panels), setting=setting, dataset=dataset, heights=heights, key=key
     )
-
-
-def file_name(text: str) -> str:
-    """Return the text as a name for files."""
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).strip("-.")

@@ -11,12 +11,13 @@ import numpy as np
 from poise.metrics import equal_width, risk_coverage
 from poise.report.colours import BLACK, BLUE, GREY, MUTED, OVER, PALE, UNDER, VERMILION, base
 from poise.report.figures import panels as drawing
-from poise.report.figures.kinds import file_name, kind, line_key, make, method_height, places, size
+from poise.report.figures.kinds import kind, line_key, make, method_height, places, size
 from poise.report.figures.plot import KeyEntry, Panel, Plot
 from poise.report.figures.tsne import TextFeatures, embed, text_features
 from poise.report.records.calibrated import certified_curve, coverage_curve, coverage_spread
 from poise.report.records.scores import Scoreboard, floor_text, printed
 from poise.report.tables.analyses import analyse
+from poise.text import file_name
 
 RELIABILITY_KEY = (
     KeyEntry("over-confident: accuracy below confidence", OVER, "hatched"),
@@ -186,7 +187,7 @@ def tsne_plots(board: Scoreboard) -> Iterator[Plot]:
             labels = shown.labels if len(shown.labels) <= drawing.FEW else ()
             key = [KeyEntry("before", GREY, "ring"), KeyEntry("after, in the method's colour", BLACK, "dot")]
             key += [KeyEntry(f"{number} {label}") for number, label in enumerate(labels, 1)]
-            name = file_name(f"tsne_{texts.run}_{texts.dataset}")
+            name = file_name(f"tsne_{texts.run}_{texts.dataset}", unique=False)
             yield Plot(name=name, title=title, panels=tuple(panels), dataset=texts.dataset, key=tuple(key))
 
 
