@@ -95,7 +95,7 @@ def test_the_example_script_needs_no_torch(calibrated_file: tuple[Path, Classifi
         assert row["label"] == result.label
         assert row["confidence"] == pytest.approx(result.confidence, abs=1e-4)
         assert sorted(row["set"]) == sorted(result.prediction_set)
-        assert row["decision"] == result.decision.action
+        assert row["decision"] == result.decision
     assert len(SCRIPT.read_text().splitlines()) <= 45
 
 

@@ -8,31 +8,35 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from poise.options import AnswerOptions, ComputeOptions, PromiseOptions, rows
+from poise.serve.limits import Limits
+
+
+def _names(kind: type[Any], prefix: str = "") -> list[str]:
+    """Return the options of a class that some command takes."""
+    return [prefix + row.name for row in rows(kind) if row.about.commands]
+
+
 _MANY = 12  # options of a command whose help is divided into groups
-_GROUPS: dict[str, tuple[str, ...]] = {
+_GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from their class
     "Images and labels": ("data", "dataset", "limit", "labels", "labels_file", "missing_labels", "on_long_label"),
     "Model and method": (
-        *("model", "method", "framework", "template", "init", "views", "view_engine", "augmix", "seed", "seeds"),
-        *("temperature", "set"),
+        *_names(AnswerOptions),
+        *("method", "framework", "view_engine", "seeds", "temperature", "set"),
     ),
-    "Confidence and guarantees": (
-        *("calibration", "calibrate", "coverage", "max_error", "confidence", "reject", "threshold"),
-    ),
+    "Confidence and guarantees": (*_names(PromiseOptions), "calibrate", "confidence", "threshold"),
     "Output": (
         *("format", "out", "name", "top_k", "details", "sort_into", "links", "resume", "dry_run", "allow_changes"),
         *("quiet", "verbose"),
     ),
     "Network": (*("host", "port", "allowed_host", "token_file", "allow_anonymous", "access_log", "demo", "browser"),),
-    "Limits": (
-        *("max_labels", "max_views", "max_methods", "max_pixels", "max_body", "max_images", "max_seconds"),
-        *("max_queue", "max_connections", "batch_wait"),
-    ),
+    "Limits": (*_names(Limits, "max_"), "batch_wait"),
     "Where and how it runs": (
-        *("config", "device", "dtype", "batch_size", "chunk", "workers", "threads", "engine", "address", "actors"),
-        "replicas",
+        *_names(ComputeOptions),
+        *("config", "chunk", "workers", "threads", "engine", "address", "actors", "replicas"),
     ),
 }
-_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+_GROUP_OF = {name: group for group, names in reversed(_GROUPS.items()) for name in names}  # the first one counts
 
 
 class _Readable:

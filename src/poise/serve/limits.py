@@ -5,45 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from poise.errors import InvalidOptionError
+from poise.options import option
 
+_SERVE, _BOTH = ("serve",), ("serve", "demo")  # commands that can set a limit, as --max-NAME
 MAX_CHARACTERS = 1000  # of a label or a template; far more than any model reads
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that a server accepts; each limit has an error code of its own.
+    """The most that a server accepts; each limit has an error code of its own."""
 
-    Attributes:
-        labels: labels of a request.
-        views: views per image.
-        methods: methods of a request.
-        pixels: pixels of an image, known from its header before it is decoded.
-        body: bytes of a request.
-        images: images of a batch request.
-        seconds: until a request must be answered.
-        header_seconds: until a request's headers must have arrived; not applied on Ray.
-        body_seconds: until a request's body must have arrived.
-        held: bytes of all requests that are being read or answered.
-        connections: open connections, and requests that are being read or answered.
-        queue: cost (views x images x tuned methods) of all images that wait or run.
-        label_sets: label sets and options that are kept in memory.
-        cached_labels: labels of all of them together; each takes about 0.6 MB with the model pocket.
-    """
-
-    labels: int = 1000
-    views: int = 64
-    methods: int = 4
-    pixels: int = 25_000_000
-    body: int = 20_000_000
-    images: int = 16
-    seconds: float = 60.0
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
-    held: int = 256_000_000
-    connections: int = 256
-    queue: int = 8192
-    label_sets: int = 32
-    cached_labels: int = 2000
+    labels: int = option(1000, "Most labels of a request.", commands=_SERVE)
+    views: int = option(64, "Most views per image.", commands=_SERVE)
+    methods: int = option(4, "Most methods of a request.", commands=_SERVE)
+    pixels: int = option(25_000_000, "Most pixels of an image.", commands=_BOTH)  # known from its header
+    body: int = option(20_000_000, "Most bytes of a request.", commands=_BOTH)
+    images: int = option(16, "Most images of a batch request.", commands=_SERVE)
+    seconds: float = option(60.0, "Longest time until an answer.", commands=_SERVE)
+    header_seconds: float = 10.0  # until a request's headers must have arrived; not applied on Ray
+    body_seconds: float = 30.0  # until a request's body must have arrived
+    held: int = 256_000_000  # bytes of all requests that are being read or answered
+    connections: int = option(256, "Most open connections; beyond it, 503.", commands=_SERVE)
+    queue: int = option(8192, "Most images x views x tuned methods that wait or run; beyond it, 429.", commands=_SERVE)
+    label_sets: int = 32  # label sets and options that are kept in memory
+    cached_labels: int = 2000  # labels of all of them together; each takes about 0.6 MB with the model pocket
 
     def __post_init__(self) -> None:
         from poise.images.read import MAX_PIXELS

@@ -11,7 +11,7 @@ import typer
 
 from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
 from poise.cli.input.server_start import say_ready, server_modules, settings_from
-from poise.cli.input.shared_options import AllowedHosts, MaxBody, MaxPixels, Port, Threads
+from poise.cli.input.shared_options import AllowedHosts, Port, Threads
 from poise.cli.output.verbose import Verbose
 from poise.serve.limits import Limits
 
@@ -22,8 +22,7 @@ def demo(
     ctx: typer.Context,
     options: Chosen,
     threads: Threads = None,
-    max_pixels: MaxPixels = Limits.pixels,
-    max_body: MaxBody = Limits.body,
+    limits: Chosen,
     runs: Annotated[Path | None, typer.Option(help="Folder of `poise bench run`, for a second tab.")] = None,
     port: Port = 8000,
     allowed_host: AllowedHosts = None,
@@ -42,7 +41,7 @@ def demo(
         ctx,
         options,
         None,
-        limits=Limits(pixels=max_pixels, body=max_body),
+        limits=Limits(**limits),
         hosts=uvicorn_server.allowed_hosts(address.host, allowed_host or ()),
     )
     app = mount(http_app.create_app(settings), path="/", runs=runs)

@@ -14,8 +14,6 @@ from poise.cli.input.shared_options import (
     AllowedHosts,
     EngineName,
     LabelsFile,
-    MaxBody,
-    MaxPixels,
     Port,
     Threads,
     labels_from,
@@ -46,17 +44,7 @@ def serve(
         typer.Option(help="File with the token of requests; or set POISE_SERVE_TOKEN.", show_default="none"),
     ] = None,
     allow_anonymous: Annotated[bool, typer.Option(help="Serve other machines without a token.")] = False,
-    max_labels: Annotated[int, typer.Option(help="Most labels of a request.")] = Limits.labels,
-    max_views: Annotated[int, typer.Option(help="Most views per image.")] = Limits.views,
-    max_methods: Annotated[int, typer.Option(help="Most methods of a request.")] = Limits.methods,
-    max_pixels: MaxPixels = Limits.pixels,
-    max_body: MaxBody = Limits.body,
-    max_images: Annotated[int, typer.Option(help="Most images of a batch request.")] = Limits.images,
-    max_seconds: Annotated[float, typer.Option(help="Longest time until an answer.")] = Limits.seconds,
-    max_queue: Annotated[
-        int, typer.Option(help="Most images x views x tuned methods that wait or run; beyond it, 429.")
-    ] = Limits.queue,
-    max_connections: Annotated[int, typer.Option(help="Most open connections; beyond it, 503.")] = Limits.connections,
+    limits: Chosen,
     batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
     access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
     verbose: Verbose = False,
@@ -73,23 +61,12 @@ def serve(
     http_app, uvicorn_server = server_modules("`poise serve`", "serve")
     uvicorn_server.check_exposure(host, token, allow_anonymous)
     names = labels_from(labels, labels_file) if labels is not None or labels_file is not None else None
-    limits = Limits(
-        labels=max_labels,
-        views=max_views,
-        methods=max_methods,
-        pixels=max_pixels,
-        body=max_body,
-        images=max_images,
-        seconds=max_seconds,
-        queue=max_queue,
-        connections=max_connections,
-    )
     settings = settings_from(
         ctx,
         options,
         names,
         batch_wait=batch_wait,
-        limits=limits,
+        limits=Limits(**limits),
         token=token,
         hosts=uvicorn_server.allowed_hosts(host, allowed_host or ()),
     )

@@ -11,49 +11,59 @@ from typing import Annotated, Any
 import typer
 
 from poise.options import Options, Row, rows
+from poise.serve.limits import Limits
 
 Chosen = dict[str, Any]  # what a command receives: the values of its options, by name
 
 
 def takes_options(command: str, **changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter ``options`` of a command by all options that the command takes.
+    """Replace the parameter ``options`` of a command by all options that the command takes, and ``limits`` likewise.
 
     Typer reads the signature, so help, parsing and environment variables follow from it. The command receives the
-    values as one dict.
+    values of the options as one dict, and those of `poise.serve.limits.Limits`, called --max-NAME, as another.
 
     Args:
         command: a name of `poise.options.COMMANDS`.
         changes: where an option of this command differs: its ``default``, or settings of `typer.Option`.
     """
-    taken = [row for row in rows(Options) if command in row.about.commands]
+    taken = {"options": _taken(Options, command), "limits": _taken(Limits, command, "max_")}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        groups = {name: rows for name, rows in taken.items() if name in signature.parameters}
+
         def run(**given: Any) -> None:
-            options = {row.name: given.pop(row.name) for row in taken}
-            function(options=options, **given)
+            chosen = {
+                group: {row.name: given.pop(name) for name, row in rows.items()} for group, rows in groups.items()
+            }
+            function(**chosen, **given)
 
         functools.update_wrapper(run, function)
         del run.__dict__["__wrapped__"]  # whose signature has none of the options
         parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(function, eval_str=True).parameters.values():
-            added = [_parameter(row, **changes.get(row.name, {})) for row in taken]
-            parameters += added if parameter.name == "options" else [parameter]
-        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-        run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+        for name, parameter in signature.parameters.items():
+            added = [_parameter(option, row, **changes.get(option, {})) for option, row in groups.get(name, {}).items()]
+            parameters += added if name in groups else [parameter]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
     return decorate
 
 
-def _parameter(row: Row, **changes: Any) -> inspect.Parameter:
+def _taken(kind: type[Any], command: str, prefix: str = "") -> dict[str, Row]:
+    """Return what a command takes of the options of a class, by the names of its parameters."""
+    return {prefix + row.name: row for row in rows(kind) if command in row.about.commands}
+
+
+def _parameter(name: str, row: Row, **changes: Any) -> inspect.Parameter:
     default = changes.pop("default", row.default)
     settings = {"help": row.about.help, **({"show_default": row.about.shown} if row.about.shown else {}), **changes}
     # Methods are separated by commas.
     kinds: dict[str, Any] = {"calibration": Path | None, "method": str}
     kind = kinds.get(row.name, Any if "parser" in settings else row.kind)
     annotation = Annotated[kind, typer.Option(**settings)]  # type: ignore[valid-type]
-    return inspect.Parameter(row.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _views(text: str) -> int | str:

@@ -45,8 +45,6 @@ AllowedHosts = Annotated[
         show_default="any if other machines are served, else none",
     ),
 ]
-MaxPixels = Annotated[int, typer.Option(help="Most pixels of an image.")]
-MaxBody = Annotated[int, typer.Option(help="Most bytes of a request.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")]
 Engine = Annotated[EngineName, typer.Option(help="Where to run: local, or ray (on a Ray cluster).")]
 Address = Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")]
