@@ -132,11 +132,12 @@ class MissingDependencyError(PoiseError, ImportError):
     code = "missing_dependency"
 
     @classmethod
-    def of(cls, feature: str, package: str, extra: str) -> MissingDependencyError:
-        """Return the error for ``feature``, with the extra of poise that contains ``package``."""
+    def of(cls, feature: str, package: str, extra: str = "") -> MissingDependencyError:
+        """Return the error for ``feature``; ``extra`` has all that it needs, if poise's own dependencies have not."""
+        what, path = (f"Install the extra '{extra}'", f"'.[{extra}]'") if extra else ("Install poise again", ".")
         return cls(
             f"{feature} needs the package '{package}', which is not installed.",
-            hint=f"Install the extra '{extra}': pip install -c constraints.txt '.[{extra}]' in a clone of poise.",
+            hint=f"{what}: pip install -c constraints.txt {path} in a clone of poise.",
         )
 
 

@@ -216,7 +216,7 @@ def test_hugging_face_refusals(table: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(InvalidDatasetError, match=r"Row 0 .* has no label"):
         data.open_dataset(f"hf:{table}/unlabelled")
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(MissingDependencyError, match="pip install datasets"):
+    with pytest.raises(MissingDependencyError, match="extra 'data'"):
         data.open_dataset(f"hf:{table}/another")
 
 

@@ -157,6 +157,56 @@ def test_answers_of_other_servers_are_an_error_of_poise(
             assert (caught.value.status, repr(content)[:-1] in str(caught.value)) == (status, True)
 
 
+class _Hostile(BaseHTTPRequestHandler):
+    """Answers with the next of its answers, again and again."""
+
+    status, headers_sent, body = 200, {"Content-Type": "application/json"}, b""
+
+    def do_GET(self) -> None:
+        self.send_response(type(self).status)
+        for name, value in type(self).headers_sent.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(type(self).body)))
+        self.end_headers()
+        self.wfile.write(type(self).body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+_DEEP = b"[" * 100_000 + b"]" * 100_000
+_ROW = b'{"models": [{"name": 1e400, "labels": 1, "methods": {}, "limits": [[[]]]}]}'
+_CHARSETS = "zlib hex base64 rot13 bz2 quopri uu idna punycode utf-16 undefined none \u00e9"
+_WAITS = ["nan", "-nan", "inf", "-inf", "-1", "1e999", "", "x", "9" * 400]
+_BODIES = [_DEEP, b'{"error": ' + _DEEP + b"}", _ROW, b"\xff\xfe", b"\0", b'{"models": ' + b"9" * 5000 + b"}"]
+HOSTILE: list[tuple[int, dict[str, str], bytes]] = [
+    *((200, {"Content-Type": f"application/json; charset={name}"}, b"\xff{}") for name in _CHARSETS.split()),
+    *((429, {"Retry-After": value}, b"{}") for value in _WAITS),
+    *((status, {}, body) for status in (200, 500) for body in _BODIES),
+    (200, {"Content-Encoding": "gzip"}, b"no gzip"),
+    (200, {"Content-Encoding": "deflate"}, b"no deflate"),
+    (301, {"Location": "http://[::1/"}, b""),
+]
+
+
+@pytest.mark.parametrize("at", range(len(HOSTILE)))
+def test_hostile_answers_are_errors_of_the_client(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _Hostile.status, _Hostile.headers_sent, _Hostile.body = HOSTILE[at]
+    pauses: list[float] = []
+    monkeypatch.setattr(http_client.time, "sleep", pauses.append)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hostile)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        refused = pytest.raises((RemoteError, ServiceUnavailableError))
+        with Client(f"http://127.0.0.1:{server.server_port}") as client, refused:
+            client.models()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert all(0.1 <= pause <= 30 for pause in pauses)
+    assert len(pauses) == (3 if HOSTILE[at][0] == 429 else 0)
+
+
 @pytest.mark.parametrize(
     ("sent", "read"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -98,6 +99,17 @@ def _with_image_engine(encoder: DualEncoder, place: Placement) -> DualEncoder:
     else:
         encoder.use_openvino(place.dtype_name)
     return encoder
+
+
+def is_downloaded(name: str) -> bool:
+    """Return whether loading this model may contact other machines.
+
+    >>> is_downloaded("pocket"), is_downloaded("ViT-B-16/openai"), is_downloaded("transformers:.")
+    (False, True, False)
+    """
+    scheme, _, rest = name.partition(":")
+    row = models.get(scheme if scheme in models else _NAMED)
+    return row.download and not (row.marker and os.path.isdir(os.path.expanduser(rest)))
 
 
 def list_models() -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -191,7 +193,7 @@ def _connection_errors(url: str) -> Iterator[None]:
     """Raise errors of the connection as one of poise's."""
     try:
         yield
-    except _library().TransportError as error:
+    except _library().HTTPError as error:  # also of a body that is not compressed as its header says
         why = str(error) or type(error).__name__
         raise ServiceUnavailableError(
             f"The server at '{url}' did not answer: {why}.", hint="Check that it runs, the address and the timeout."
@@ -220,21 +222,21 @@ def _pause(response: httpx.Response) -> float:
     try:
         seconds = float(response.headers.get("Retry-After", 1))
     except ValueError:
-        seconds = 1.0
-    return min(max(seconds, 0.1), _LONGEST_WAIT)
+        seconds = math.nan
+    return 1.0 if math.isnan(seconds) else min(max(seconds, 0.1), _LONGEST_WAIT)
 
 
 def _read(response: httpx.Response, read: Callable[[Any], T]) -> T:
     """Return what a response says, or raise the error that it contains."""
     try:
-        body = response.json()
+        body = json.loads(response.content.decode("utf-8"))  # whatever charset the answer names
         if response.status_code == 200:
             return read(body)
         error = read_error(body["error"], response.status_code)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except Exception:  # values of any type and depth
+        shown = response.content[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
         raise RemoteError(
-            f"The answer of '{response.url}' (status {response.status_code}) is not one of `poise serve`: "
-            f"{response.text[:_SHOWN]!r}.",
+            f"The answer of '{response.url}' (status {response.status_code}) is not one of `poise serve`: {shown!r}.",
             hint="Check the address, and that server and client have the same version.",
             status=response.status_code,
         ) from None

@@ -26,7 +26,7 @@ def wordnet_ids(subset: str = "imagenet") -> tuple[str, ...]:
     # timm's public ImageNetInfo has no lists for ImageNet-A and ImageNet-R, so its data files are read directly.
     package = find_spec("timm")
     if package is None or not package.submodule_search_locations:
-        raise MissingDependencyError.of("ImageNet's class list", "timm", "data")
+        raise MissingDependencyError.of("ImageNet's class list", "timm")
     path = Path(package.submodule_search_locations[0], "data", "_info", f"{subset}_synsets.txt")
     if not path.is_file():
         raise InvalidDatasetError(f"The installed timm has no class list '{path.name}'.", hint="Update timm.")

@@ -14,5 +14,5 @@ def sample_images() -> list[Path]:
     """Return the paths of the example images, without importing scikit-image, which is slow."""
     spec = importlib.util.find_spec("skimage")
     if spec is None or spec.origin is None:
-        raise MissingDependencyError("The sample images need 'scikit-image'.", hint="pip install scikit-image")
+        raise MissingDependencyError.of("Sample images", "scikit-image")
     return [Path(spec.origin).parent / "data" / name for name in SAMPLES]

@@ -17,7 +17,7 @@ from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
 from poise.inference.answers import Prediction
-from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read
+from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read, trusted_options
 from poise.inference.heuristics import check_reject
 from poise.inference.option_checks import check_guarantees, find_methods, find_views
 from poise.inference.predictor import Predictor
@@ -148,7 +148,7 @@ class Classifier(Generic[M_co]):
 
         Args:
             calibration: what `calibrate` returned, or its file; labels, model, template, init, views, AugMix and seed
-                are taken from it.
+                are taken from it. A model that would be downloaded has to be given in ``options``.
             options: options of `Classifier`, such as ``coverage``, ``max_error`` or ``device``; they replace those of
                 the calibration, which must be valid for them.
 
@@ -161,7 +161,8 @@ class Classifier(Generic[M_co]):
             ('cat', 'dog')
         """
         stored = read(calibration)
-        return cls(**{**stored.options(), "method": stored.recommended, **options, "calibration": stored})
+        known = {**trusted_options(stored, options), "method": stored.recommended}
+        return cls(**{**known, **options, "calibration": stored})
 
     @property
     def recipe(self) -> ViewRecipe:

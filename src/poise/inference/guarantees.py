@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from poise.backbones.fingerprint import fingerprint
+from poise.backbones.load import is_downloaded
 from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, images_for_coverage
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
 
 KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
+
+
+def trusted_options(calibration: Calibration, given: Container[str]) -> dict[str, Any]:
+    """Return the options of a calibration, which may come from anybody and so never decides what is contacted.
+
+    Args:
+        calibration: the calibration.
+        given: names of the options that the user gave.
+
+    Raises:
+        InvalidCalibrationError: Its model would be downloaded, and the user did not name the model.
+    """
+    options = calibration.options()
+    if "model" not in given and is_downloaded(options["model"]):
+        raise InvalidCalibrationError(
+            f"The calibration was made with the model '{options['model']}', which would be downloaded.",
+            hint="Name the model yourself if you want that: --model NAME, or model=NAME in Python.",
+        )
+    return options
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poise.calibration import Calibration
+from poise.inference.guarantees import trusted_options
 from poise.inference.option_checks import check_guarantees
 from poise.options import Options, RequestOptions, Row, check_names, request_rows, rows
 from poise.prompts import check_labels
@@ -69,4 +70,4 @@ class ServiceSettings(Options):
             calibration: what `poise calibrate` wrote.
             given: settings that replace those of the calibration; it must be valid for them.
         """
-        return cls(**{**calibration.options(), **given, "calibration": calibration})
+        return cls(**{**trusted_options(calibration, given), **given, "calibration": calibration})

@@ -81,9 +81,11 @@ def stored_options(ctx: typer.Context, options: Mapping[str, Any], labels: Seque
         found = unless_given(ctx, found, {**stored, "method": [stored["method"]]})
     if file is not None:
         from poise.calibration import Calibration
+        from poise.inference.guarantees import trusted_options
 
         known = Calibration.load(file)
-        found = {**unless_given(ctx, found, known.options()), "calibration": known}
+        stored = trusted_options(known, given(ctx, found))
+        found = {**unless_given(ctx, found, stored), "calibration": known}
     return {**found, "labels": tuple(labels or found.get("labels", ()))}
 
 
