@@ -46,6 +46,11 @@ def configure(folder, change, name: str = "open_clip_config.json") -> None:
         ("ViT-B-16/openal", "'ViT-B-16/openai'"),
         ("ViT-B16/openai", "'ViT-B-16/openai'"),
         ("nothing like it", "Accepted"),
+        (
+            "openai/clip-vit-base-patch16",
+            r"write transformers:openai/clip-vit-base-patch16 .* or hf-hub:openai/clip-vit",
+        ),
+        ("google/siglip2-base-patch16-224", "write transformers:google/siglip2-base-patch16-224"),
         ("poket", "'pocket'"),
         ("POCKET", "'pocket'"),
         ("vit-b-16", "'ViT-B-16/"),
@@ -88,6 +93,26 @@ def test_every_name_has_a_line_about_it():
     assert "downloaded on first use" in rows["ViT-B-16/openai"]
     assert "download" not in rows["pocket"] + rows["local-dir:PATH"]
     assert set(known_names()) < set(rows)
+
+
+def test_the_list_has_one_name_to_copy_for_each_family():
+    from typer.testing import CliRunner
+
+    from poise.cli.app import app
+
+    shown = CliRunner().invoke(app, ["list", "models"]).output
+    for words in ("SigLIP 2", "transformers:google/siglip2-base-patch16-224", "ViT-B-16/openai", "local-dir:PATH"):
+        assert words in shown
+    assert len(shown.splitlines()) < 60
+    single = CliRunner().invoke(app, ["list", "models", "--filter", "B-16"]).output
+    assert "ViT-B-16/laion400m_e32" in single
+
+
+@pytest.mark.parametrize(("family", "words"), [("tipsv2", "no trained scale"), ("altclip", "nearest that works: xlm-")])
+def test_a_family_that_is_refused_says_why_and_what_works(tmp_path, family, words):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(InvalidOptionError, match=words):
+        load_model(f"transformers:{tmp_path}", device="cpu")
 
 
 def test_a_kind_of_model_is_one_row(monkeypatch):
@@ -183,21 +208,21 @@ class Bomb:
 def test_a_pickle_is_refused_unread(folder, suffix):
     (folder / WEIGHTS).unlink()
     (folder / f"open_clip_pytorch_model.{suffix}").write_bytes(pickle.dumps(Bomb(folder / "touched")))
-    with pytest.raises(InvalidCheckpointError, match=r"convert it once: python -c .*weights_only=True"):
+    with pytest.raises(
+        InvalidCheckpointError, match=r"no code of it is run: poise convert model .*--architecture NAME"
+    ):
         load_model(f"local-dir:{folder}", device="cpu")
     assert not (folder / "touched").exists()
 
 
-def test_the_advised_conversion_works(folder):
-    from poise.backbones.loaders.checkpoint import conversion
+def test_the_advised_conversion_works(folder, tmp_path):
+    from poise.backbones.convert import convert_model
 
-    source, target = folder / "open_clip_pytorch_model.bin", folder / WEIGHTS
-    tensors = load_file(target)
-    torch.save({"state_dict": {f"module.{key}": value for key, value in tensors.items()}}, source)
-    target.unlink()
-    code = conversion(str(source), str(target)).removeprefix('python -c "').removesuffix('"')
-    exec(code, {})
-    assert load_model(f"local-dir:{folder}", device="cpu").scale > 0
+    source, before = folder / "open_clip_pytorch_model.bin", load_model(f"local-dir:{folder}", device="cpu")
+    torch.save({"state_dict": {f"module.{key}": value for key, value in load_file(folder / WEIGHTS).items()}}, source)
+    convert_model(source, str(folder / "open_clip_config.json"), tmp_path / "converted")
+    after = load_model(f"local-dir:{tmp_path / 'converted'}", device="cpu")
+    assert after.fingerprint() == before.fingerprint()
 
 
 def test_weights_that_have_no_safetensors_anywhere():
@@ -237,7 +262,7 @@ def test_a_flipped_header(folder):
 
 def test_missing_and_spare_keys(folder):
     rewrite(folder / WEIGHTS, lambda tensors: tensors.pop("logit_scale"))
-    with pytest.raises(InvalidCheckpointError, match=r"Missing key.*logit_scale"):
+    with pytest.raises(InvalidCheckpointError, match=r"no trained logit scale"):
         load_model(f"local-dir:{folder}", device="cpu")
     rewrite(folder / WEIGHTS, lambda tensors: tensors.update(logit_scale=torch.tensor(1.0), spare=torch.zeros(1)))
     with pytest.raises(InvalidCheckpointError, match="spare"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,16 @@ class Weights:
         return cls(tensors, structure, fingerprint.hash_weights(tensors()) if dtype.itemsize < 4 else "")
 
 
+@dataclass(frozen=True)
+class OwnPipeline:
+    """How the library of a model computes features itself, from texts and images: the reference of `check_model`."""
+
+    library: str  # with its version
+    towers: tuple[str, str]  # names of what computes images and texts
+    texts: Callable[[Sequence[str]], Tensor]  # -> [C, D]
+    images: Callable[[Sequence[Any]], Tensor]  # PIL images -> [N, D]
+
+
 class Encoder:
     """A frozen CLIP-like model that implements `poise.types.DualEncoder`.
 
@@ -128,6 +138,12 @@ class Encoder:
         self.device_name, self.dtype_name = str(self.device), dtype_name(self.dtype)  # those of the image tower
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)
         self._image, self._text, self._weights = image, text, weights
+        self.own: OwnPipeline | None = None
+
+    def count(self) -> tuple[int, int]:
+        """Return the number of weights, and the bytes that they take."""
+        tensors = list(self._weights.tensors().values())
+        return sum(tensor.numel() for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name} on {self.device_name} in {self.dtype_name}>"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,12 +42,18 @@ class ModelRow:
 
 log = logging.getLogger(__name__)
 models: Registry[ModelRow] = Registry("kind of model")
+_WITHOUT_SCALE = ("local-dir", "hf-hub", "transformers")  # schemes whose models may have no trained logit scale
 _NAMED = "open_clip"  # scheme of names that have none
 _RECOMMENDED = {"ViT-B-16/openai": "the published tables"}
 
 
 def load_model(
-    name: str, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", cache_dir: str | None = None
+    name: str,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    cache_dir: str | None = None,
+    logit_scale: float | None = None,
 ) -> DualEncoder:
     """Load a model as an encoder of images and texts.
 
@@ -61,6 +68,7 @@ def load_model(
             "bfloat16" with OpenVINO is float32 with the image tower in bfloat16: faster, and less exact
             (docs/speed.md).
         cache_dir: Folder for downloaded files; by default the cache of the Hugging Face hub.
+        logit_scale: The factor from cosine to logit, of a model whose checkpoint has none; it is never guessed.
 
     Example:
         >>> load_model("tiny", device="cpu").name
@@ -69,7 +77,7 @@ def load_model(
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"A model name must be a string, got {name!r}.", hint="Try 'ViT-B-16/openai'.")
     check_process()
-    place, began = resolve(device, dtype, cache_dir), time.perf_counter()
+    place, began = replace(resolve(device, dtype, cache_dir), logit_scale=logit_scale), time.perf_counter()
     encoder = _loaded(name, place)
     seconds = time.perf_counter() - began
     log.info("model %s: loaded in %.2f s, on %s in %s", name, seconds, place.device_name, place.dtype_name)
@@ -82,8 +90,12 @@ def _loaded(name: str, place: Placement) -> DualEncoder:
         row = models.get(scheme)
         if bool(rest) != (":" in row.form):
             raise UnknownNameError(f"'{name}' is not a model name.", hint=f"Write {row.form}.")
+        if place.logit_scale is not None and scheme not in _WITHOUT_SCALE:
+            raise InvalidOptionError(f"'{name}' has a logit scale of its own.", hint="Leave logit_scale out.")
         return _with_image_engine(row.load(rest, place), place)
     _refuse_folder(name)
+    if place.logit_scale is not None:
+        raise InvalidOptionError(f"'{name}' has a logit scale of its own.", hint="Leave logit_scale out.")
     return _with_image_engine(models.get(_NAMED).load(name, place), place)
 
 
@@ -130,20 +142,38 @@ def describe_models() -> list[tuple[str, str]]:
     return [(row.form, row.describe()) for row in rows]
 
 
-def _refuse_folder(name: str) -> None:
-    """Raise an error that suggests a scheme if ``name`` is a folder."""
+def folder_name(name: str) -> str:
+    """Return the model name of a folder that is of one kind; any other name as it is."""
+    schemes = list(_kinds_of(name) or {})
+    return f"{schemes[0]}:{name}" if len(schemes) == 1 else name
+
+
+def _kinds_of(name: str) -> dict[str, str] | None:
+    """Return the schemes that a folder may be loaded with, and the file that says so; None if it is not a folder."""
     try:
         folder = Path(name).expanduser()
-        exists = folder.is_dir()
+        if not folder.is_dir():
+            return None
     except (OSError, RuntimeError, ValueError):  # too long, the home of an unknown user, a null character
-        return
-    if not exists:
+        return None
+    markers = {scheme: models.get(scheme).marker for scheme in models}
+    return {scheme: file for scheme, file in markers.items() if file and (folder / file).is_file()}
+
+
+def _refuse_folder(name: str) -> None:
+    """Raise an error that suggests a scheme if ``name`` is a folder."""
+    found = _kinds_of(name)
+    if found is None:
         return
     kinds = {scheme: models.get(scheme).marker for scheme in models if models.get(scheme).marker}
-    names = [f"{scheme}:{name} (it has {file})" for scheme, file in kinds.items() if (folder / file).is_file()]
+    names = [f"{scheme}:{name} (it has {file})" for scheme, file in found.items()]
     missing = f"It has none of {', '.join(kinds.values())}, so poise can't load it."
     hint = f"Write {' or '.join(names)}." if names else missing
     raise UnknownNameError(f"Unknown model '{name}': it is a folder.", hint=hint)
+
+
+def _options(place: Placement) -> dict[str, Any]:
+    return {name: getattr(place, name) for name in ("device", "dtype", "cache_dir", "logit_scale")}
 
 
 # Loaders are imported when they are used, since their libraries take seconds to import.
@@ -162,19 +192,19 @@ def _tiny(_: str, place: Placement) -> DualEncoder:
 def _local_dir(path: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_folder
 
-    return load_folder(path, device=place.device, dtype=place.dtype)
+    return load_folder(path, device=place.device, dtype=place.dtype, logit_scale=place.logit_scale)
 
 
 def _hf_hub(repo: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.openclip_load import load_hub
 
-    return load_hub(repo, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
+    return load_hub(repo, **_options(place))
 
 
 def _transformers(source: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.transformers import load_transformers
 
-    return load_transformers(source, device=place.device, dtype=place.dtype, cache_dir=place.cache_dir)
+    return load_transformers(source, **_options(place))
 
 
 def _onnx(path: str, place: Placement) -> DualEncoder:

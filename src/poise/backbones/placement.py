@@ -40,6 +40,7 @@ class Placement:
     device_name: str  # "openvino" if it computes the image tower, else that of ``device``
     dtype_name: str  # that of the image tower: also "float8", and "bfloat16" with OpenVINO
     cache_dir: str | None = None
+    logit_scale: float | None = None  # factor from cosine to logit, of a model whose weights have none
 
 
 def resolve(device: str | torch.device, dtype: str | torch.dtype, cache_dir: str | None = None) -> Placement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,30 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from poise.backbones.loaders.known_keys import LARGEST_MODEL, MOST_PATCHES
-from poise.errors import InvalidCheckpointError, MissingDependencyError, ModelNotFoundError, PoiseError, reason_of
+from poise.errors import (
+    InvalidCheckpointError,
+    InvalidOptionError,
+    MissingDependencyError,
+    ModelNotFoundError,
+    PoiseError,
+    reason_of,
+)
 
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "model.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _LARGEST_JSON = 128 * 2**20  # the largest tokenizer.json in use has 34 MB
 _MOST_TENSORS = 100_000
+_LARGEST_SCALE = 10_000
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "BOOL")
 _SAME_MODEL = "The weights and the configuration must come from the same model."
 
 
-def conversion(source: str, target: str) -> str:
-    """Return a command that converts a pickle checkpoint to safetensors."""
-    return (
-        'python -c "import torch, safetensors.torch as st; '
-        f"s = torch.load('{source}', map_location='cpu', weights_only=True); s = s.get('state_dict', s); "
-        "st.save_file({k.removeprefix('module.'): v.clone().contiguous() for k, v in s.items() if torch.is_tensor(v)}, "
-        f"'{target}', metadata={{'format': 'pt'}})\""
-    )
-
-
-def refuse_pickle(source: Path | str, target: Path | str) -> InvalidCheckpointError:
+def refuse_pickle(source: Path | str) -> InvalidCheckpointError:
     """Return the error for a pickle checkpoint, which could run code when it is read."""
     return InvalidCheckpointError(
         f"'{source}' is a pickle checkpoint, which can run code when it is loaded; only safetensors are accepted.",
-        hint=f"If you trust the file, convert it once: {conversion(str(source), str(target))}",
+        hint=f"Convert it once; no code of it is run: poise convert model '{source}' --architecture NAME --out FOLDER, "
+        "where NAME is the architecture in open_clip, or the path of its open_clip_config.json.",
     )
 
 
@@ -56,7 +55,7 @@ def find_weights(folder: Path, preferred: Sequence[str] = OPEN_CLIP_WEIGHTS) -> 
         )
     pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
     if pickles:
-        raise refuse_pickle(pickles[0], folder / preferred[0])
+        raise refuse_pickle(pickles[0])
     raise ModelNotFoundError(f"'{folder}' has no weights.", hint=f"Put {preferred[0]} there.")
 
 
@@ -117,6 +116,25 @@ def check_patches(size: int | Sequence[int], patch: int | None, where: str) -> N
         raise InvalidCheckpointError(
             f"'{where}' has images of {width} x {height} pixels in patches of {patch}.",
             hint=f"Accepted: at most {MOST_PATCHES:,} patches.",
+        )
+
+
+def check_logit_scale(names: Collection[str], given: float | None, where: Path | str) -> None:
+    """Raise an error if weights have no trained logit scale and none was given, or if both are there."""
+    trained = "logit_scale" in names
+    if not trained and given is None:
+        raise InvalidCheckpointError(
+            f"'{where}' has no trained logit scale (missing key: logit_scale): its confidence has no meaning.",
+            hint="If its authors state the scale, or the temperature 1 / scale, give logit_scale (--logit-scale).",
+        )
+    if trained and given is not None:
+        raise InvalidOptionError(
+            f"'{where}' has a trained logit scale; logit_scale={given:g} was given.",
+            hint="The option is for models that have none. To change confidence, calibrate (`poise calibrate`).",
+        )
+    if given is not None and not (math.isfinite(given) and 0 < given <= _LARGEST_SCALE):
+        raise InvalidOptionError(
+            f"logit_scale={given} is not accepted.", hint=f"Accepted: numbers above 0, at most {_LARGEST_SCALE:,}."
         )
 
 

@@ -91,10 +91,15 @@ def _require_network(repo: str, names: Sequence[str], cache_dir: str | None) -> 
         raise _missing(repo, names, cache_dir, f"{address.hostname} can't be reached ({reason_of(error)})") from error
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return the names of files; of a whole list of patterns, the first says enough."""
+    return " or ".join(names) if len(names) <= 3 else f"{names[0]}, with the weights as safetensors,"
+
+
 def _missing(repo: str, names: Sequence[str], cache_dir: str | None, reason: str) -> ModelNotFoundError:
     cache = cache_dir or constants.HF_HUB_CACHE
     return ModelNotFoundError(
-        f"{' or '.join(names)} of {repo} is not in the cache '{cache}' and can't be downloaded: {reason}.",
+        f"{_listed(names)} of {repo} is not in the cache '{cache}' and can't be downloaded: {reason}.",
         hint=f"On a machine with network access, run: hf download {repo} -- then copy its folder "
         f"models--{repo.replace('/', '--')} into '{cache}'; or put the files into any folder and use local-dir:PATH "
         "(open_clip) or transformers:PATH.",

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer, get_clean_fn
+from open_clip.transform import PreprocessCfg, image_transform_v2
 from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer, text_global_pool
+from open_clip.version import __version__ as open_clip_version
 from torch import Tensor, nn
 
 from poise.backbones.block import Block, Map, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextForward, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.encoder import Encoder, ImageSide, OwnPipeline, TextForward, TextSide, Tokenizer, Weights, freeze
 from poise.backbones.loaders.checkpoint import check_scale
 from poise.backbones.text.every_pair import EveryPair
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
@@ -54,7 +56,35 @@ def wrap(
     forward = class_token_tower(model.visual) or _pooled(model.visual)
     image = ImageSide(_spec(model.visual, preprocess), forward, _prompted(model.visual))
     activation = "softmax" if model.logit_bias is None else "sigmoid"
-    return Encoder(name, image, _text_side(model, tokenizer), weights, scale=scale, bias=bias, activation=activation)
+    text = _text_side(model, tokenizer)
+    encoder = Encoder(name, image, text, weights, scale=scale, bias=bias, activation=activation)
+    encoder.own = _own(model, tokenizer, image.spec)
+    return encoder
+
+
+def _own(model: Any, tokenizer: Any, spec: ImageSpec) -> OwnPipeline:
+    """Return open_clip's own way from texts and images to features."""
+    options = PreprocessCfg(
+        size=spec.size, mean=spec.mean, std=spec.std, interpolation=spec.interpolation, resize_mode=spec.resize
+    )
+    weight = next(model.parameters())
+
+    def first(output: Any) -> Tensor:
+        features: Tensor = output[0] if isinstance(output, tuple) else output
+        return features
+
+    def texts(given: Sequence[str]) -> Tensor:
+        return first(model.encode_text(tokenizer(list(given)).to(weight.device)))
+
+    def images(given: Sequence[Any]) -> Tensor:
+        transform = image_transform_v2(options, is_train=False)
+        return first(model.encode_image(torch.stack([transform(image) for image in given]).to(weight)))
+
+    trunk = getattr(model.visual, "trunk", model.visual)  # of timm
+    inner = getattr(model, "text", None)
+    text = getattr(inner, "transformer", inner) if inner is not None else model.transformer
+    towers = type(trunk).__name__, type(inner if isinstance(inner, TextTransformer) else text).__name__
+    return OwnPipeline(f"open_clip {open_clip_version}", towers, texts, images)
 
 
 def _spec(visual: Any, preprocess: dict[str, Any]) -> ImageSpec:

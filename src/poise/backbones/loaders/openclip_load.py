@@ -23,6 +23,7 @@ from poise.backbones.encoder import Encoder
 from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.checkpoint import OPEN_CLIP_WEIGHTS as WEIGHTS
 from poise.backbones.loaders.checkpoint import (
+    check_logit_scale,
     check_patches,
     check_weights,
     find_weights,
@@ -43,21 +44,28 @@ TEXT_CONFIG = (
 _DECODER = "text_decoder."  # weights of CoCa that only captions need
 
 
-def load_folder(path: str, *, device: torch.device, dtype: torch.dtype) -> Encoder:
+def load_folder(path: str, *, device: torch.device, dtype: torch.dtype, logit_scale: float | None = None) -> Encoder:
     """Load a folder with open_clip_config.json and weights in safetensors (``local-dir:``), without the network."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ModelNotFoundError(f"'{path}' is not a folder.", hint=f"Give a folder with {CONFIG_NAME} and weights.")
     config = _read_config(folder / CONFIG_NAME, local=True)
-    model = build(config["model_cfg"], find_weights(folder), folder=folder)
+    model = build(config["model_cfg"], find_weights(folder), folder=folder, logit_scale=logit_scale)
     tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], lambda _: folder)
     return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"local-dir:{path}", device=device, dtype=dtype)
 
 
-def load_hub(repo: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None) -> Encoder:
+def load_hub(
+    repo: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache_dir: str | None = None,
+    logit_scale: float | None = None,
+) -> Encoder:
     """Load a Hugging Face hub repository in open_clip's format (``hf-hub:``)."""
     config = _read_config(hub.fetch(repo, [CONFIG_NAME], cache_dir))
-    model = build(config["model_cfg"], hub.fetch(repo, WEIGHTS, cache_dir), cache_dir)
+    model = build(config["model_cfg"], hub.fetch(repo, WEIGHTS, cache_dir), cache_dir, logit_scale=logit_scale)
     tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], partial(_fetch_tokenizer, cache_dir=cache_dir))
     return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"hf-hub:{repo}", device=device, dtype=dtype)
 
@@ -150,13 +158,48 @@ def _dual_encoder(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    config: dict[str, Any], weights: Path | None, cache_dir: str | None = None, *, folder: Path | None = None
+    config: dict[str, Any],
+    weights: Path | None,
+    cache_dir: str | None = None,
+    *,
+    folder: Path | None = None,
+    logit_scale: float | None = None,
 ) -> nn.Module:
     """Create the model of a ``model_cfg`` and load ``weights``, without changing the global random state.
 
     Of CoCa, the two encoders are created. A Hugging Face text tower's configuration is read from ``folder``, or from
-    the hub.
+    the hub. ``logit_scale`` is that of a model whose weights have none.
     """
+    with _making(config, cache_dir, folder) as make:
+        if weights is not None:
+            _check_before(make, weights, timm="timm_model_name" in config["vision_cfg"])
+        model: nn.Module = make()
+    if weights is None:
+        return model
+    names = read_shapes(weights)
+    check_logit_scale(names, logit_scale, weights)
+    with library_errors(weights):
+        if logit_scale is None and not any(name.startswith(_DECODER) for name in names):
+            open_clip.load_checkpoint(model, str(weights), strict=True)
+        else:
+            given = {} if logit_scale is None else {"logit_scale": torch.tensor(logit_scale).log()}
+            model.load_state_dict(_without_decoder(weights) | given)
+    return model
+
+
+def empty_model(config: dict[str, Any], folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a ``model_cfg`` as tensors without values."""
+    with _making(config, None, folder) as make:
+        try:
+            with torch.device("meta"):
+                return dict(make().state_dict())
+        except (NotImplementedError, RuntimeError):  # some of timm's architectures compute values while they are built
+            return dict(make().state_dict())
+
+
+@contextmanager
+def _making(config: dict[str, Any], cache_dir: str | None, folder: Path | None) -> Iterator[Callable[[], nn.Module]]:
+    """Yield what creates the model of a ``model_cfg``, after checking it."""
     config = schema.read(OPEN_CLIP_MODEL, copy.deepcopy(_dual_encoder(config)), "model_cfg")
     text, vision = config["text_cfg"], config["vision_cfg"]
     custom = bool(config.pop("custom_text", False)) or "hf_model_name" in text
@@ -164,22 +207,9 @@ def build(
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
         _check_architecture(vision["timm_model_name"])
-    with (
-        _text_config(text, cache_dir, folder),
-        library_errors("model_cfg", "Check model_cfg."),
-        torch.random.fork_rng([]),
-    ):
-        make = partial(CustomTextCLIP if custom else CLIP, **config)
-        if weights is not None:
-            _check_before(make, weights, timm="timm_model_name" in vision)
-        model: nn.Module = make()
-    if weights is not None:
-        with library_errors(weights):
-            if any(name.startswith(_DECODER) for name in read_shapes(weights)):
-                model.load_state_dict(_without_decoder(weights))
-            else:
-                open_clip.load_checkpoint(model, str(weights), strict=True)
-    return model
+    errors = library_errors("model_cfg", "Check model_cfg.")
+    with _text_config(text, cache_dir, folder), errors, torch.random.fork_rng([]):
+        yield partial(CustomTextCLIP if custom else CLIP, **config)
 
 
 def _without_decoder(weights: Path) -> dict[str, torch.Tensor]:
@@ -238,7 +268,7 @@ def named_weights(name: str, source: dict[str, Any], cache_dir: str | None) -> P
     """Return the file of the weights in open_clip's configuration ``source``; download it if it is not cached."""
     location = str(source.get("hf_hub", ""))
     if not location:
-        raise refuse_pickle(str(source.get("url", name)).rsplit("/", 1)[-1], WEIGHTS[0])
+        raise refuse_pickle(str(source.get("url", name)).rsplit("/", 1)[-1])
     repo, _, file = location.rpartition("/")
     if not file:
         return hub.fetch(repo, WEIGHTS[:2], cache_dir)
@@ -249,11 +279,21 @@ def _unknown(name: str) -> UnknownNameError:
     from poise.backbones.load import models
 
     scheme, colon, _ = name.partition(":")
+    names = known_names()
+    known = {known.lower(): known for known in names}
     forms = {row: models.get(row).form for row in models}  # pocket, local-dir:PATH and so on
     near = [forms[row] for row in difflib.get_close_matches(scheme.lower(), forms, n=1, cutoff=0.6)]
     if not near and not colon:
-        known = {known.lower(): known for known in known_names()}
-        near = [known[found] for found in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)]
+        tags = [known for known in names if known.lower().startswith(f"{name.lower()}/")]  # the weights are missing
+        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.7)
+        near = tags[:3] or [known[found] for found in close]
+    organisation, slash, repository = name.partition("/")
+    if not near and not colon and slash and repository and organisation not in open_clip.list_models():
+        return UnknownNameError(
+            f"Unknown model '{name}'.",
+            hint=f"For a repository of the Hugging Face hub, write transformers:{name} (it has config.json) or "
+            f"hf-hub:{name} (it has {CONFIG_NAME}).",
+        )
     guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UnknownNameError(
         f"Unknown model '{name}'.{guess}",

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from poise.backbones.block import Block, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Weights, freeze
+from poise.backbones.encoder import Encoder, ImageSide, OwnPipeline, TextSide, Weights, freeze
 from poise.backbones.fingerprint import structure
 from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.text.vocabulary import vocabulary
@@ -53,7 +53,23 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
     freeze(image_tower, device, dtype)
     text = _text_side({name: tensor.to(device, dtype) for name, tensor in texts.items()}, config["model_cfg"])
     scale = math.exp(float(weights["logit_scale"].double()))
-    return Encoder("pocket", ImageSide(_spec(config), image_tower), text, hashed, scale=scale)
+    encoder = Encoder("pocket", ImageSide(_spec(config), image_tower), text, hashed, scale=scale)
+    encoder.own = OwnPipeline(
+        "open_clip",
+        ("EfficientNetLite", "CausalTower"),
+        lambda texts: _own(folder).texts(texts),
+        lambda images: _own(folder).images(images),
+    )
+    return encoder
+
+
+def _own(folder: Path) -> OwnPipeline:
+    """Return open_clip's way; loading it takes seconds, so that only a comparison does it."""
+    from poise.backbones.loaders.openclip_load import load_folder
+
+    own = load_folder(str(folder), device=torch.device("cpu"), dtype=torch.float32).own
+    assert own is not None
+    return own
 
 
 def _spec(config: dict[str, Any]) -> ImageSpec:

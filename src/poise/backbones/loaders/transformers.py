@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from poise.backbones.block import Block, Mlp
-from poise.backbones.encoder import Encoder, ImageSide, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.encoder import Encoder, ImageSide, OwnPipeline, TextSide, Tokenizer, Weights, freeze
+from poise.backbones.families import REFUSED
 from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.checkpoint import (
+    check_logit_scale,
     check_patches,
     check_scale,
     check_weights,
@@ -46,7 +49,12 @@ _GEMMA_END = "<eos>"  # end token of Gemma's vocabulary, which SigLIP 2 has; tha
 
 
 def load_transformers(
-    source: str, *, device: torch.device, dtype: torch.dtype, cache_dir: str | None = None
+    source: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache_dir: str | None = None,
+    logit_scale: float | None = None,
 ) -> Encoder:
     """Load a checkpoint from a folder that save_pretrained wrote, or from a hub repository."""
     folder = Path(source).expanduser()
@@ -57,11 +65,13 @@ def load_transformers(
     config = read_config(folder / "config.json")
     family = config.get("model_type")
     if family not in FAMILIES:
-        raise InvalidOptionError(
-            f"'{source}' is a checkpoint of the family {family!r}.", hint=f"Accepted: {', '.join(FAMILIES)}."
-        )
+        why, instead = REFUSED.get(str(family), ("", ""))
+        hint = f"Accepted: {', '.join(FAMILIES)}.{f' The nearest that works: {instead}.' * bool(instead)}"
+        reason = f", which is not supported: {why}" if why else ""
+        raise InvalidOptionError(f"'{source}' is a checkpoint of the family {str(family)[:40]!r}{reason}.", hint=hint)
     processing = _processing(folder)
-    model, tokenizer = _model(folder, schema.read(TRANSFORMERS_MODEL, config, folder / "config.json"))
+    checked = schema.read(TRANSFORMERS_MODEL, config, folder / "config.json")
+    model, tokenizer = _model(folder, checked, logit_scale)
     causal = family in _CAUSAL
     scale = float(model.logit_scale.detach().double().exp())  # read before the weights are cast
     bias = 0.0 if causal else float(model.logit_bias.detach().double())
@@ -72,8 +82,36 @@ def load_transformers(
         image, text = _image_side(model, processing, family), _text_side(model, tokenizer, folder, family)
     activation = "softmax" if causal else "sigmoid"
     encoder = Encoder(f"transformers:{source}", image, text, weights, scale=scale, bias=bias, activation=activation)
+    encoder.own = _own(model, tokenizer, encoder, processing, family)
     encoder.token_ids(["a photo of a cat."])  # raises an error if the tokenizer is for another text tower
     return encoder
+
+
+def _own(model: Any, tokenizer: Any, encoder: Encoder, processing: dict[str, Any], family: str) -> OwnPipeline:
+    """Return transformers' own way from texts and images to features; SigLIP 2's texts are canonicalised first."""
+    import transformers
+
+    clean = canonical if encoder.text_cleaning == CANONICAL else str
+    whole = {"padding": "max_length", "max_length": encoder.context_length}
+    fixed = whole if encoder.fixed_length else {"padding": True}
+    weight = model.logit_scale
+
+    def pooled(output: Any) -> Tensor:
+        features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+        return features
+
+    def texts(given: Sequence[str]) -> Tensor:
+        inputs = tokenizer([clean(text) for text in given], return_tensors="pt", **fixed).to(weight.device)
+        return pooled(model.get_text_features(**{key: inputs[key] for key in tokenizer.model_input_names}))
+
+    def images(given: Sequence[Any]) -> Tensor:
+        kind = {"siglip": "Siglip", "siglip2": "Siglip2"}.get(family, "CLIP")
+        processor = getattr(transformers, f"{kind}ImageProcessorPil")(**processing)
+        inputs = processor(images=list(given), return_tensors="pt").to(weight.device)
+        return pooled(model.get_image_features(**inputs | {"pixel_values": inputs["pixel_values"].to(weight.dtype)}))
+
+    towers = type(model.vision_model).__name__, type(model.text_model).__name__
+    return OwnPipeline(f"transformers {transformers.__version__}", towers, texts, images)
 
 
 def _processing(folder: Path) -> dict[str, Any]:
@@ -94,7 +132,7 @@ def _processing(folder: Path) -> dict[str, Any]:
     return schema.read(PREPROCESSOR, content, file)
 
 
-def _model(folder: Path, config: dict[str, Any]) -> tuple[Any, Any]:
+def _model(folder: Path, config: dict[str, Any], logit_scale: float | None) -> tuple[Any, Any]:
     """Return the model and the tokenizer, loaded from a clean copy of the folder."""
     from transformers import AutoConfig, AutoModel
 
@@ -118,7 +156,11 @@ def _model(folder: Path, config: dict[str, Any]) -> tuple[Any, Any]:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-        missing = [f"{key}: missing" for key in sorted(report["missing_keys"])]
+        absent = {*report["missing_keys"]}
+        check_logit_scale({"logit_scale"} - absent, logit_scale, folder)
+        if logit_scale is not None:
+            model.logit_scale.data.fill_(math.log(logit_scale))
+        missing = [f"{key}: missing" for key in sorted(absent - {"logit_scale"})]
         if missing:
             raise InvalidCheckpointError(
                 f"The weights in '{folder}' do not fit its configuration: {'; '.join(missing[:5])}.",

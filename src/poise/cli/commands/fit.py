@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from poise.types import DualEncoder
 
 app = Commands(help="Fit an init (where tuning starts), or token statistics.")
-convert_app = Commands(help="Convert published prompts (.pth.tar) to files for --init.")
+convert_app = Commands(help="Convert published prompts (.pth.tar) to files for --init, and models to folders.")
 
 Out = Annotated[Path, typer.Option(help="Output file.")]
 Data = Annotated[Path | None, typer.Option(help="Folder that contains the datasets.")]

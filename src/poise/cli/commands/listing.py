@@ -92,6 +92,24 @@ def _first_line(documented: object) -> str:
 
 
 def _models() -> Table:
+    """Return one model to copy for each family."""
+    from poise.backbones.families import FAMILIES
+    from poise.backbones.load import models
+
+    forms = [models.get(scheme) for scheme in models if scheme != "open_clip"]
+    return _table(
+        ("Family", "Name to copy", "What it is"),
+        [
+            *((form.form.partition(":")[0], form.form, form.describe()) for form in forms),
+            *((row.title, row.name, row.trait) for row in FAMILIES if "/" in row.name and "ORG" not in row.name),
+        ],
+        "Names without a scheme are open_clip's, ARCHITECTURE/WEIGHTS, downloaded on first use; `poise list models "
+        "--filter B-16` lists single names.",
+        "`poise models check NAME` loads a model and compares it with its own library; docs/models.md says what works.",
+    )
+
+
+def _single_models() -> Table:
     from poise.backbones import describe_models
 
     return _table(("Name", "Description"), describe_models())
@@ -194,7 +212,7 @@ def list_names(
     """List the names that options accept, with descriptions."""
     if kind not in LISTS:
         raise UnknownNameError.of("kind", kind, LISTS)
-    table = LISTS[kind]()
+    table = _single_models() if kind == "models" and text else LISTS[kind]()
     lines = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
     if not lines:
         raise InvalidOptionError(f"None of the {kind} contains '{text}'.", hint=f"See `poise list {kind}`.")
