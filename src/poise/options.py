@@ -93,6 +93,11 @@ class ComputeOptions:
     on_long_label: Literal["error", "truncate"] = option(
         "error", "Reject or truncate labels that are longer than the model reads."
     )
+    logit_scale: float | None = option(
+        None,
+        "Factor from cosine to logit, for a model whose checkpoint has none; it is never guessed.",
+        shown="the model's own",
+    )
     one_label: bool = option(False, "Accept a single label, whose probability is 1 for any image.", commands=())
 
 

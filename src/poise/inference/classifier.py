@@ -63,6 +63,7 @@ class Classifier(Generic[M_co]):
         seed: seed of the random views.
         device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", "openvino", or a torch.device.
         dtype: "auto" (float16 on CUDA, else float32) or a dtype of `poise.load_model`.
+        logit_scale: the factor from cosine to logit, of a model whose checkpoint has none; see `poise.load_model`.
         batch_size: images computed together; None: by device.
         on_long_label: "error" rejects labels that are longer than the model reads; "truncate" cuts them and warns.
         one_label: accept a single label, whose probability is then 1 for any image.
@@ -103,6 +104,7 @@ class Classifier(Generic[M_co]):
         seed: int = 0,
         device: Any = "auto",
         dtype: Any = "auto",
+        logit_scale: float | None = None,
         batch_size: int | None = None,
         on_long_label: Literal["error", "truncate"] = "error",
         one_label: bool = False,
@@ -121,7 +123,9 @@ class Classifier(Generic[M_co]):
             check_template(str(init), template)
         check_guarantees(calibration, coverage, max_error, reject)
         stored = None if calibration is None else read(calibration)
-        self.encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
+        if isinstance(model, str):
+            model = load_model(model, device=device, dtype=dtype, logit_scale=logit_scale)
+        self.encoder = model
         self.options = Options(
             labels=self.labels,
             model=self.encoder.name,

@@ -170,7 +170,8 @@ def pipeline(
     check_counts(options.get("views", Options.views), batch_size)
     if isinstance(device, int):
         device = "cpu" if device < 0 else f"cuda:{device}"
-    encoder = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
+    scale = options.pop("logit_scale", None)
+    encoder = load_model(model, device=device, dtype=dtype, logit_scale=scale) if isinstance(model, str) else model
     return ZeroShotImageClassification(encoder, method, batch_size=batch_size, **options)
 
 

@@ -81,7 +81,9 @@ class Service:
                 hint="Serve the model that it was exported from, or run the file with examples/onnx_classify.py.",
             )
         self.place = resolve(settings.device, settings.dtype)
-        self.encoder = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+        self.encoder = load_model(
+            settings.model, device=settings.device, dtype=settings.dtype, logit_scale=settings.logit_scale
+        )
         if settings.labels:
             self.classifier(self.plan(Job()))
         self._batcher = Batcher(
