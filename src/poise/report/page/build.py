@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from importlib.resources import files
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from poise import metrics as rows
 from poise.data import catalog
 from poise.files import write_atomic
 from poise.report.figures.overall import FIRST, calibration_first
 from poise.report.figures.write import kinds
+from poise.report.html import rendered, source
 from poise.report.page.figures import figures_html, palette
 from poise.report.published import paper as published
 from poise.report.records.runs import Records, Runs, load
@@ -62,20 +63,35 @@ def page_html(
     say: Callable[[str], None] = lambda text: None,
 ) -> str:
     """Return the page as one string."""
-    assets = files("poise.report.page") / "assets"
-    cards = list(_sections(board, published_too, say))
-    sections = "\n".join(cards)
-    parts = {
-        "TITLE": html.escape(title),
-        "LEAD": html.escape(_lead(board.records)),
-        "CSS": (assets / "page.css").read_text("utf-8") + palette(sections),
-        "JS": (assets / "page.js").read_text("utf-8"),
-        "CONTENTS": _contents(cards),
-        "FILTERS": _filters(board.records),
-        "SECTIONS": sections,
-    }
-    # One pass over the template: a name that looks like a placeholder stays a name.
-    return re.sub("@@([A-Z]+)@@", lambda mark: parts[mark[1]], (assets / "page.html").read_text("utf-8"))
+    cards = list(_cards(board, published_too, say))
+    sections = rendered("sections.html", cards=cards)
+    return rendered(
+        "page.html",
+        title=title,
+        lead=_lead(board.records),
+        css=source("page.css") + Markup(palette(sections)),
+        js=source("page.js"),
+        cards=cards,
+        menus=_menus(board.records),
+        sections=sections,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Card:
+    """A section of the page: figures or a table, the tables of one setting, or the headers of the runs."""
+
+    title: str
+    about: str = ""
+    content: Markup | None = None
+    setting: int | None = None  # its position in the menu
+    parts: Sequence[tuple[str, Markup, bool]] = ()  # heading, table, and whether it is shown unfolded
+    notes: Sequence[str] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)  # run -> JSON
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 def _lead(records: Records) -> str:
@@ -90,49 +106,34 @@ def _lead(records: Records) -> str:
     )
 
 
-def _filters(records: Records) -> str:
-    """Return a menu of settings and one of datasets, each where there are several; the script shows them."""
+def _menus(records: Records) -> dict[str, dict[str, str]]:
+    """Return what the menus of settings and of datasets offer; the script shows those that have several entries."""
     settings = {str(at): records.label(setting) for at, setting in enumerate(records.settings)}
-    menus = {"setting": settings, "dataset": {name: name for name in catalog.in_order(records.datasets)}}
-    return "".join(
-        f'<label hidden>{name} <select name="{name}"><option value="">all</option>'
-        + "".join(f'<option value="{html.escape(key)}">{html.escape(text)}</option>' for key, text in options.items())
-        + "</select></label>"
-        for name, options in menus.items()
-        if len(options) > 1
-    )
+    return {"setting": settings, "dataset": {name: name for name in catalog.in_order(records.datasets)}}
 
 
 OPENING = ("tradeoff", "differences")  # the figures before the tables
 
 
-def _sections(board: Scoreboard, published_too: bool, say: Callable[[str], None]) -> Iterator[str]:
+def _cards(board: Scoreboard, published_too: bool, say: Callable[[str], None]) -> Iterator[_Card]:
     """Yield what matters most in figures, the tables of each setting, the other figures, the analyses, the headers."""
-    figures = count(1)
+    numbers = count(1)
     others = [name for name in kinds if name not in OPENING]
     for at, name in enumerate((*OPENING, *others), 1):
         say(f"drawing {name} ({at} of {len(OPENING) + len(others)})")
-        yield from _figure_card(board, name, figures)
+        kind = kinds.get(name)
+        if figures := figures_html(board, kind, numbers):
+            yield _Card(title=kind.title, about=kind.about, content=figures)
         if name == OPENING[-1]:
             say("tables")
             yield from _table_cards(board, published_too)
     for table in analysis_tables(board.records):
-        yield _card(table.title, formats.html([table]))
-    headers = (
-        _folded(html.escape(run), f'<pre tabindex="0">{html.escape(_header(header))}</pre>')
-        for run, header in board.records.headers.items()
-    )
-    yield _card("Where the numbers come from", "".join(headers))
+        yield _Card(title=table.title, content=Markup(formats.html([table])))
+    headers = {run: _header(header) for run, header in board.records.headers.items()}
+    yield _Card(title="Where the numbers come from", headers=headers)
 
 
-def _figure_card(board: Scoreboard, name: str, numbers: Iterator[int]) -> Iterator[str]:
-    """Yield a card with all figures of one kind, if there are any."""
-    kind = kinds.get(name)
-    if figure := figures_html(board, kind, numbers):
-        yield _card(kind.title, f'<p class="say">{html.escape(kind.about)}</p>{figure}')
-
-
-def _table_cards(board: Scoreboard, published_too: bool) -> Iterator[str]:
+def _table_cards(board: Scoreboard, published_too: bool) -> Iterator[_Card]:
     """Yield the tables of each setting: calibration, then accuracy, and the other metrics folded."""
     order = calibration_first(board.metrics)
     tables = {
@@ -140,33 +141,13 @@ def _table_cards(board: Scoreboard, published_too: bool) -> Iterator[str]:
         for name in order
     }
     for at, setting in enumerate(board.records.settings):
-        body = ""
+        parts = []
         for name in order:
             heading = f"{rows.get(name).title}: {rows.get(name).about}"
-            content = formats.html([replace(tables[name][at], title=heading, notes=())])
-            shown = html.escape(heading)
-            body += f"<h3>{shown}</h3>{content}" if name in FIRST else _folded(shown, content)
-        notes = dict.fromkeys(note for name in FIRST for note in tables[name][at].notes)
-        body += f'<ul class="notes">{"".join(f"<li>{html.escape(note)}</li>" for note in notes)}</ul>'
-        yield _card(f"Results: {board.records.label(setting)}", body, f' data-setting="{at}"')
-
-
-def _card(title: str, body: str, attributes: str = "") -> str:
-    return f'<section class="card"{attributes}><h2 id="{_anchor(title)}">{html.escape(title)}</h2>{body}</section>'
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def _contents(sections: Iterable[str]) -> str:
-    """Return links to the headings of all cards."""
-    found = (re.search(r'<h2 id="([^"]*)">(.*?)</h2>', section) for section in sections)
-    return " ".join(f'<a href="#{heading[1]}">{heading[2]}</a>' for heading in found if heading)
-
-
-def _folded(heading: str, body: str) -> str:
-    return f"<details><summary>{heading}</summary>{body}</details>"
+            table = Markup(formats.html([replace(tables[name][at], title=heading, notes=())]))
+            parts.append((heading, table, name in FIRST))
+        notes = list(dict.fromkeys(note for name in FIRST for note in tables[name][at].notes))
+        yield _Card(title=f"Results: {board.records.label(setting)}", setting=at, parts=parts, notes=notes)
 
 
 def _header(header: dict[str, Any]) -> str:

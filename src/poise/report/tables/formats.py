@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html as escaping
 import io
 import json
 import shutil
@@ -18,6 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from poise.registry import Registry
+from poise.report.html import rendered
 from poise.report.tables.table import Cell, Line, Table, Tone
 from poise.text import printable, safe_cell
 
@@ -165,36 +165,11 @@ def html(tables: Sequence[Table]) -> str:
     Each row and column has a header cell for screen readers, and a table that is wider than the window is scrolled
     with the keyboard too.
     """
-    out = []
-    for table in tables:
-        head = "".join(
-            f'<th scope="col"{_left(at, table)}>{_escape(name)}</th>' for at, name in enumerate(table.columns)
-        )
-        named = f' role="region" aria-label="{_escape(table.title)}"' if table.title else ""
-        out.append(f'<div class="scroll" tabindex="0"{named}><table><thead><tr>{head}</tr></thead><tbody>')
-        for line, rule in _ruled(table):
-            kinds = ["rule"] * rule + ["quiet"] * line.quiet
-            first, *others = line.cells
-            cells = f'<th scope="row"{_left(0, table)}>{_html_cell(first)}</th>'
-            cells += "".join(f"<td{_left(at, table)}>{_html_cell(cell)}</td>" for at, cell in enumerate(others, 1))
-            out.append(f'<tr class="{" ".join(kinds)}">{cells}</tr>' if kinds else f"<tr>{cells}</tr>")
-        notes = "".join(f"<li>{_escape(note)}</li>" for note in table.notes)
-        out.append("</tbody></table></div>" + (f'<ul class="notes">{notes}</ul>' if notes else ""))
-    return "\n".join(out)
-
-
-def _escape(text: str) -> str:
-    return escaping.escape(printable(text))
-
-
-def _left(at: int, table: Table) -> str:
-    return ' class="left"' if table.is_text(at) else ""
-
-
-def _html_cell(cell: Cell) -> str:
-    text = _escape(cell.text)
-    text = f"<b>{text}</b>" if cell.best else text
-    return f"{text}<small>{_escape(cell.extra)}</small>" if cell.extra else text
+    with_kinds = [
+        (table, [(line, " ".join(["rule"] * rule + ["quiet"] * line.quiet)) for line, rule in _ruled(table)])
+        for table in tables
+    ]
+    return rendered("table.html", tables=with_kinds).strip()
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
