@@ -1,9 +1,15 @@
 # `make check` is what CI runs: tests, lint, types, layers (the last three are tests too, in tests/test_quality.py).
 PYTHON ?= python
 
-.PHONY: check docs format matrix coverage audit licences sbom hashes wheel lowest fuzz chaos mutate
+CORE = tests/metrics tests/objectives tests/calibration tests/prompts tests/rules tests/posthoc tests/views tests/tuning \
+  tests/inits/test_golden_coop.py tests/test_golden.py tests/test_methods.py tests/test_quality.py
+
+.PHONY: check quick docs format matrix coverage audit licences sbom hashes wheel other lowest fuzz chaos mutate
 check:
 	$(PYTHON) -m pytest -n 2
+
+quick: # the core in less than a minute: no server, no browser, no cluster, no documentation, no reports
+	$(PYTHON) -m pytest -n 2 -q $(CORE)
 
 docs: # the site, in build/docs; needs no network
 	PYTHONPATH=src $(PYTHON) docs/facts.py
@@ -34,6 +40,9 @@ hashes: # writes constraints-hashes.txt
 
 wheel: # builds the wheel, installs it into a fresh environment over the packages of this one, and runs it
 	bash tools/test_wheel.sh $(PYTHON)
+
+other: # what needs no torch, under another version of Python, if one is installed
+	bash tools/test_other_python.sh $(PYTHON)
 
 lowest: # the core tests with the lowest supported versions of torch and torchvision, in a fresh environment (5 GB)
 	bash tools/test_lowest.sh $(PYTHON)

@@ -119,7 +119,7 @@ def test_texts_in_kernels_equal_the_plain_forward(quick: bool, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("any_device")
-@pytest.mark.parametrize(("quick", "apart"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("quick", "apart"), [(True, False), (False, True)])
 def test_gradients_of_many_images_equal_autograds(quick: bool, apart: bool) -> None:
     model = _tiny(quick=quick)
     texts, classes, context = _set(model, LABELS)

@@ -10,7 +10,9 @@ from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidOptionError
 from poise.prompts import init_prompt, tokenise
-from poise.testing import check_memory
+from poise.testing import check_memory, memories
+from poise.tuning import make_tuner
+from poise.tuning.frameworks import Framework, frameworks
 from poise.tuning.memory import PromptMemory, pick_as_published, pick_described, probability_difference
 from poise.tuning.stream import StreamTuner, restore_memory, save_memory
 from poise.types import Adapted, DualEncoder, Prompt
@@ -270,8 +272,29 @@ def test_memories_conform(memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "rule"), [(Forgets, "later uses must not change"), (Hoards, "must contain the init")]
+    ("memory", "check", "rule"),
+    [
+        (Forgets, memories.state_is_restored, "later uses must not change"),
+        (Hoards, memories.capacity, "must contain the init"),
+    ],
 )
-def test_memories_that_do_not_conform_are_refused_with_the_reason(memory, rule) -> None:
+def test_memories_that_do_not_conform_are_refused_with_the_reason(memory, check, rule) -> None:
+    assert check in memories.MEMORY_CHECKS
     with pytest.raises(AssertionError, match=rule):
-        check_memory(memory)
+        check(memory)
+
+
+def test_a_memory_of_your_own_is_reached_by_a_framework_row(encoder) -> None:
+    """So that `poise bench run --framework fifo` uses it."""
+
+    def build(encoder, chosen, init, options, _):
+        return StreamTuner(encoder, init.classes, chosen, init.parameters, size=2, memory=FirstInFirstOut)
+
+    frameworks.add("fifo")(Framework(name="fifo", description="", build=build, inits=("template",), ordered=True))
+    try:
+        chosen = [methods.get("tpt")]
+        tuner = make_tuner(encoder, tokenise(encoder, LABELS), chosen, framework="fifo")
+        direct = StreamTuner(encoder, tokenise(encoder, LABELS), chosen, size=2, memory=FirstInFirstOut)
+        assert torch.equal(tuner.predict(stream_of())["tpt"].logits, direct.predict(stream_of())["tpt"].logits)
+    finally:
+        frameworks.remove("fifo")

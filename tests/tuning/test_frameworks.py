@@ -11,7 +11,7 @@ from poise.backbones import load_model
 from poise.backbones.loaders.tiny import tiny_model
 from poise.errors import InvalidCheckpointError, InvalidLabelsError, InvalidOptionError, UnknownNameError
 from poise.inference.classifier import Classifier
-from poise.inits import cocoop, coop, maple
+from poise.inits import cocoop, coop, fpp, maple
 from poise.inits.kinds import check_template
 from poise.prompts import init_prompt, tokenise
 from poise.prompts.files import save
@@ -106,9 +106,7 @@ def test_labels_may_repeat_as_in_imagenet(encoder, files) -> None:
 
 
 def test_fpp_is_fitted_on_the_spot(encoder, monkeypatch) -> None:
-    from poise.inits import fpp
-
-    monkeypatch.setattr(fpp.Flatness.__init__, "__kwdefaults__", {**fpp.Flatness.__init__.__kwdefaults__, "steps": 2})
+    monkeypatch.setitem(fpp.PUBLISHED, "fpp", fpp.Flatness(steps=2))
     made = make_tuner(encoder, tokenise(encoder, LABELS), CHOSEN, init="fpp")
     assert made.texts.init.context.shape == (1, 4, 64)
     assert not torch.equal(made.texts.init.context, init_prompt(encoder, tokenise(encoder, LABELS)).context)
