@@ -235,7 +235,8 @@ def filled(text: str) -> str:
 
 def pages() -> list[Path]:
     """The pages with facts."""
-    return [path for path in sorted(DOCS.rglob("*.md")) if "<!-- facts: " in path.read_text(encoding="utf-8")]
+    written = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "project"]  # those are copies
+    return [path for path in written if "<!-- facts: " in path.read_text(encoding="utf-8")]
 
 
 if __name__ == "__main__":

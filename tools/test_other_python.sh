@@ -27,6 +27,6 @@ for command in --help "bench run --help" "list metrics" "list datasets"; do
   "$work/venv/bin/poise" $command >/dev/null
 done
 cd "$root" # tests/conftest.py imports torch
-"$work/venv/bin/python" -m pytest -q --noconftest -p no:cacheprovider tests/metrics tests/calibration \
+"$work/venv/bin/python" -m pytest -q --noconftest --hypothesis-profile=ci -p no:cacheprovider tests/metrics tests/calibration \
   tests/test_image_modes.py tests/test_cli_help.py --deselect tests/test_cli_help.py::test_a_variable_has_the_name_of_its_option
 echo "$("$work/venv/bin/python" --version) works as far as it needs no torch."
