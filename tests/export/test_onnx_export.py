@@ -23,6 +23,7 @@ import onnxruntime
 from PIL import Image
 
 from poise import Classifier, PoiseError, load_model
+from poise.backbones.loaders.onnx_file import seal
 from poise.calibration import Beta, Temperature
 from poise.calibration.conformal import Lac
 from poise.cli.app import app
@@ -247,20 +248,61 @@ def _metadata(key: str, value: object) -> Callable[[Any], None]:
     return change
 
 
+def _sealed(change: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A change by somebody who also writes the hash again."""
+
+    def both(model: Any) -> None:
+        change(model)
+        words = {entry.key: entry for entry in model.metadata_props}
+        words["poise.sha256"].value = seal(model, words["poise"].value)
+
+    return both
+
+
+def _weights(model: Any) -> None:
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.data_type == 1 and len(tensor.raw_data) > 400)
+    tensor.raw_data = tensor.raw_data[::-1][:-3] + tensor.raw_data[:3]
+
+
+def _reversed_texts(model: Any) -> None:
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "text_features")
+    features = onnx.numpy_helper.to_array(tensor)[::-1].copy()
+    tensor.CopyFrom(onnx.numpy_helper.from_array(features, "text_features"))
+
+
+def _huge(model: Any) -> None:
+    shape = onnx.numpy_helper.from_array(np.array([2**20, 2**20]), "huge_shape")
+    model.graph.initializer.append(shape)
+    model.graph.node.append(onnx.helper.make_node("ConstantOfShape", ["huge_shape"], ["huge"]))
+
+
+def _other_size(model: Any) -> None:
+    facts = json.loads(model.metadata_props[0].value)
+    facts["image"]["size"] = 512
+    model.metadata_props[0].value = json.dumps(facts)
+
+
 HOSTILE: dict[str, tuple[Callable[[Any], None], str]] = {
     "external": (_external, "in other files"),
     "loop": (_control_flow, "control flow"),
     "domain": (lambda model: setattr(model.graph.node[0], "domain", "evil"), "of the domain 'evil'"),
     "no metadata": (lambda model: model.ClearField("metadata_props"), "an object"),
-    "huge image": (_metadata("image", {"size": 10**9}), "image"),
-    "views": (_metadata("views", 10**9), "views"),
-    "scale": (_metadata("scale", "1e999"), "scale"),
-    "labels": (_metadata("labels", ["cat"]), "one finite text feature per label"),
-    "labels of conditions": (_metadata("labels", ["a", "b", "c"]), "differ"),
-    "conditions": (_metadata("conditions", {}), "refused"),
-    "calibration": (_metadata("calibration", {"format": "poise-calibration/1"}), "refused"),
-    "unknown key": (_metadata("code", "import os"), "unknown key"),
-    "settings": (_metadata("settings", {"name": "zero-shot"}), "other settings"),
+    "huge image": (_sealed(_metadata("image", {"size": 10**9})), "image"),
+    "views": (_sealed(_metadata("views", 10**9)), "views"),
+    "scale": (_sealed(_metadata("scale", "1e999")), "scale"),
+    "labels": (_sealed(_metadata("labels", ["cat"])), "one finite text feature per label"),
+    "labels of conditions": (_sealed(_metadata("labels", ["a", "b", "c"])), "differ"),
+    "conditions": (_sealed(_metadata("conditions", {})), "refused"),
+    "calibration": (_sealed(_metadata("calibration", {"format": "poise-calibration/1"})), "refused"),
+    "unknown key": (_sealed(_metadata("code", "import os")), "unknown key"),
+    "other weights": (_weights, "not those that it was written with"),
+    "reversed texts": (_reversed_texts, "not those that it was written with"),
+    "threshold": (_metadata("threshold", 0.01), "not those that it was written with"),
+    "no seal": (lambda model: model.metadata_props.pop(), "not those that it was written with"),
+    "huge tensor": (_sealed(_huge), "makes a tensor of more than"),
+    "other size": (_sealed(_other_size), "does not read 1 views of 512"),
+    "earlier format": (_metadata("format", "poise-onnx/1"), "export it again"),
+    "settings": (_sealed(_metadata("settings", {"name": "zero-shot"})), "other settings"),
 }
 
 

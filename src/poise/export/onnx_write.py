@@ -12,7 +12,7 @@ import torch
 
 from poise import __version__
 from poise.backbones.encoder import NOT_TRACEABLE, Encoder
-from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, TEXTS
+from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, SEAL, TEXTS, seal
 from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
@@ -69,8 +69,10 @@ def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence
         model = quantise(model, classifier, int8)
         metadata |= {"int8": True, "fingerprint": checksum(model.graph.SerializeToString(deterministic=True))[:32]}
     _add_texts(model, texts)
-    entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+    words = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+    for key, value in ((KEY, words), (SEAL, seal(model, words))):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
     write_atomic(path, model.SerializeToString())
 
 

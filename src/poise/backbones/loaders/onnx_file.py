@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,13 +36,18 @@ from poise.errors import (
     ModelNotFoundError,
     reason_of,
 )
+from poise.files import checksum
 from poise.types import ClassTokens, ImageSpec, Prompt
 
-FORMAT = "poise-onnx/1"
+FORMAT = "poise-onnx/2"
 KEY = "poise"  # of the metadata, which are JSON
+SEAL = "poise.sha256"  # of the hash that binds the metadata to the graph, its weights and its text features
 INPUT, FEATURES, TEXTS = "views", "features", "text_features"
 _LARGEST = 2**31 - 1  # bytes of a file, which is the limit of its format
 _DOMAINS = ("", "ai.onnx")  # of operators: those of the ONNX standard
+_LARGEST_SHAPE = 2**28  # elements of a tensor that a constant of the graph asks for
+_GROWING = ("ConstantOfShape", "Expand", "Tile", "Resize", "Upsample", "Pad", "Range", "OneHot")
+_LARGEST_RANK = 16
 _CHUNK = 4  # plain views per call: their activations fit into the cache
 
 _OBJECT = Value("an object", lambda value: isinstance(value, dict))
@@ -128,12 +134,22 @@ def read_onnx(path: str | Path) -> OnnxFile:
     except Exception as error:  # protobuf raises several kinds, also for texts that are not UTF-8
         raise _damaged(file, f"it is not an ONNX file ({type(error).__name__})") from None
     _check_graph(model, file)
-    texts = [entry.value for entry in model.metadata_props if entry.key == KEY]
+    entries = [(entry.key, entry.value) for entry in model.metadata_props if entry.key in (KEY, SEAL)]
+    found = dict(entries)
     try:
-        values = json.loads(texts[0]) if len(texts) == 1 else None
+        values = json.loads(found[KEY]) if KEY in found and len(entries) == len(found) else None
     except (ValueError, RecursionError):
         values = None
+    if isinstance(values, dict) and values.get("format") == "poise-onnx/1":
+        raise _damaged(
+            file, "an earlier version of poise wrote it, which did not bind its parts by a hash: export it again"
+        )
     metadata = read(METADATA, values, file)
+    if found.get(SEAL) != seal(model, found[KEY]):
+        raise _damaged(
+            file, "its weights, text features, metadata or calibration are not those that it was written with"
+        )
+    _check_input(model, metadata, file)
     stored = [tensor for tensor in model.graph.initializer if tensor.name == TEXTS]
     try:
         features = onnx.numpy_helper.to_array(stored[0]) if len(stored) == 1 else np.empty(0)
@@ -143,6 +159,19 @@ def read_onnx(path: str | Path) -> OnnxFile:
     if not shaped or not np.isfinite(features).all():
         raise _damaged(file, "it does not have one finite text feature per label")
     return OnnxFile(str(path), content, metadata, features)
+
+
+def seal(model: Any, metadata: str) -> str:
+    """Return the hash of a model's graph and metadata."""
+    return checksum(model.graph.SerializeToString(deterministic=True) + b"\0" + metadata.encode())
+
+
+def _check_input(model: Any, metadata: dict[str, Any], file: Path) -> None:
+    """Compare the shape of the graph's input with the metadata: onnxruntime would fail while it answers."""
+    shape = model.graph.input[0].type.tensor_type.shape.dim
+    side = metadata["image"]["size"]
+    if [part.dim_value for part in shape][1:] != [metadata["views"], 3, side, side]:
+        raise _damaged(file, f"its graph does not read {metadata['views']} views of {side} x {side} pixels")
 
 
 def _read_bytes(file: Path) -> bytes:
@@ -168,12 +197,36 @@ def _check_graph(model: Any, file: Path) -> None:
             raise _damaged(file, f"its operator {node.op_type[:40]!r} is of the domain {node.domain[:40]!r}")
         if any(part.graphs or part.HasField("g") for part in node.attribute):
             raise _damaged(file, f"it has control flow ({node.op_type[:40]!r})")
+    _check_sizes(model, file)
     outside = any(tensor.data_location or tensor.external_data for tensor in _tensors(model))
     if outside or model.graph.sparse_initializer:
         raise _damaged(file, "some of its weights are in other files or sparse")
     names = [value.name for value in model.graph.input]
     if names != [INPUT] or FEATURES not in [value.name for value in model.graph.output]:
         raise _damaged(file, f"its inputs are {str(names)[:80]}")
+
+
+def _check_sizes(model: Any, file: Path) -> None:
+    """Refuse operators that make a huge tensor out of a constant."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            constants |= dict(zip(node.output, (part.t for part in node.attribute if part.HasField("t")), strict=False))
+    for node in (node for node in model.graph.node if node.op_type in _GROWING):
+        for tensor in (constants[name] for name in node.input if name in constants):
+            whole = tensor.data_type in (6, 7)  # int32, int64
+            values = _numbers(tensor, file) if whole and math.prod(tensor.dims) <= _LARGEST_RANK else []
+            if math.prod(max(1, abs(int(value))) for value in values) > _LARGEST_SHAPE:
+                raise _damaged(file, f"{node.op_type} makes a tensor of more than {_LARGEST_SHAPE:,} elements")
+
+
+def _numbers(tensor: Any, file: Path) -> list[int]:
+    import onnx
+
+    try:
+        return list(onnx.numpy_helper.to_array(tensor).ravel().tolist())
+    except Exception as error:  # the values do not fit the shape
+        raise _damaged(file, f"a constant can't be read: {reason_of(error)}") from None
 
 
 def _tensors(model: Any) -> Iterator[Any]:
@@ -246,7 +299,10 @@ class OnnxEncoder:
             )
         each = views.float() if self.views > 1 else views.float().flatten(0, 1)[:, None]
         parts = each.split(1 if self.views > 1 else _CHUNK)
-        found = [self._session.run([FEATURES], {INPUT: part.contiguous().numpy()})[0] for part in parts]
+        try:
+            found = [self._session.run([FEATURES], {INPUT: part.contiguous().numpy()})[0] for part in parts]
+        except Exception as error:  # onnxruntime's errors have no common class
+            raise _damaged(self._file.path, f"onnxruntime can't compute it: {str(error)[:200]}") from None
         return torch.from_numpy(np.concatenate(found)).reshape(*views.shape[:2], -1)
 
     def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
