@@ -45,6 +45,7 @@ OWN = {
     "demo/answering.py": "uploads, which the server has limited",
     "demo/example_rows.py": "part of the package",
     "demo/layout.py": "part of the package",
+    "serve/http/api_page.py": "part of the package",
     "serve/http/bodies.py": "bodies, which the server has limited",
     "client/http_client.py": "the caller's own image",
 }

@@ -108,9 +108,9 @@ class Live:
 
 
 @contextmanager
-def running(service: Service, *, wait: bool = True) -> Iterator[Live]:
+def running(service: Service, *, wait: bool = True, page: bool = False) -> Iterator[Live]:
     """Serve in a thread of this process until the block ends."""
-    app = create_app(service.settings, service)
+    app = create_app(service.settings, service, page=page)
     server = DrainingServer(app, Address(port=0))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

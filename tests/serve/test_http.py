@@ -218,6 +218,9 @@ def test_a_stop_during_the_start_is_no_failure(monkeypatch: pytest.MonkeyPatch) 
 def test_a_token(live: Live) -> None:
     with running(Service(settings(token="s3cr\u00e9t"))) as guarded:
         assert guarded.get("/live").status_code == guarded.get("/ready").status_code == 200
+        for header, said in {"": "needs a token", "Bearer": "needs a token", "Bearer wrong": "token is wrong"}.items():
+            headers = {"Authorization": header} if header else {}
+            assert said in guarded.get("/v1/models", headers=headers).json()["error"]["message"]
         for header in ("", "s3cret", "Bearer wrong", "Bearer", "Basic s3cr\u00e9t", "Bearer s3cr\u00e9t"):
             headers = {"Authorization": header.encode("latin-1")} if header else {}
             for path in ("/v1/models", "/metrics", "/openapi.json"):

@@ -28,6 +28,16 @@ def test_the_document_is_the_stored_one() -> None:
     assert tuple(sorted(found)) == OPERATIONS
 
 
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_the_document_says_how_the_token_is_sent(token: str) -> None:
+    document = create_app(settings(token=token)).openapi()
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            free = path in ("/live", "/ready")
+            assert operation["security"] == ([] if free else [{"token": []}] if token else [{"token": []}, {}])
+
+
 def test_every_field_of_an_answer_has_a_description() -> None:
     parts = create_app(settings()).openapi()["components"]["schemas"]
     fields = {f"{part}.{name}": row for part, schema in parts.items() for name, row in schema["properties"].items()}

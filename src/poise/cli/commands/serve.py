@@ -49,6 +49,7 @@ def serve(
     access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
     verbose: Verbose = False,
     demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
+    docs: Annotated[bool, typer.Option(help="Add a page to try the routes on, at /docs.")] = False,
     engine: Annotated[EngineName, typer.Option(help="Where to run: here or on Ray Serve.")] = EngineName.local,
     ray_address: Annotated[
         str, typer.Option("--address", help="Ray address (auto or host:port); omit to start Ray locally.")
@@ -56,7 +57,7 @@ def serve(
     replicas: Annotated[int, typer.Option(min=1, help="With --engine ray: processes with a model each.")] = 1,
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
-    _check_engine(engine, ray_address, replicas, demo)
+    _check_engine(engine, ray_address, replicas, demo or docs)
     token = _token(token_file)
     http_app, uvicorn_server = server_modules("`poise serve`", "serve")
     uvicorn_server.check_exposure(host, token, allow_anonymous)
@@ -76,18 +77,22 @@ def serve(
 
         ray_serve.run(settings, address, ray_address, replicas, ready=lambda url: say_ready(url, settings.model))
         return
-    app = http_app.create_app(settings)
+    app = http_app.create_app(settings, page=docs)
     if demo:
         from poise.demo import mount
 
         mount(app)
-    page = "; the page is at {url}/demo" if demo else ""
-    uvicorn_server.run(app, address, ready=lambda url: say_ready(url, settings.model, page.format(url=url)))
+    pages = [name for name, asked in {"/demo": demo, "/docs": docs}.items() if asked]
+
+    def ready(url: str) -> None:
+        say_ready(url, settings.model, "".join(f"; a page is at {url}{name}" for name in pages))
+
+    uvicorn_server.run(app, address, ready=ready)
 
 
-def _check_engine(engine: EngineName, ray_address: str, replicas: int, demo: bool) -> None:
-    if engine is EngineName.ray and demo:
-        raise InvalidOptionError("--demo is for one process.", hint="Leave out --engine ray.")
+def _check_engine(engine: EngineName, ray_address: str, replicas: int, pages: bool) -> None:
+    if engine is EngineName.ray and pages:
+        raise InvalidOptionError("--demo and --docs are for one process.", hint="Leave out --engine ray.")
     if engine is not EngineName.ray and (ray_address or replicas != 1):
         raise InvalidOptionError("--address and --replicas require --engine ray.", hint="Add it, or leave them out.")
 

@@ -19,8 +19,9 @@ from poise.backbones.fingerprint import fingerprint
 from poise.errors import DeadlineExceededError, PoiseError, ServiceUnavailableError
 from poise.results import Results
 from poise.serve.http import bodies, problems, schemas
-from poise.serve.http.middleware import Gate, Observe
-from poise.serve.http.openapi import errors, request_body
+from poise.serve.http.api_page import PATH, add_page
+from poise.serve.http.middleware import OPEN, Gate, Observe
+from poise.serve.http.openapi import describe_token, errors, request_body
 from poise.serve.jobs import PlannedJob
 from poise.serve.service import Service
 from poise.serve.settings import Job, ServiceSettings
@@ -29,12 +30,13 @@ _log = logging.getLogger(__name__)
 Outcome = Results | BaseException
 
 
-def create_app(settings: ServiceSettings, service: Service | None = None) -> FastAPI:
+def create_app(settings: ServiceSettings, service: Service | None = None, *, page: bool = False) -> FastAPI:
     """Return the app. It starts the service in the background and closes it when the server stops.
 
     Args:
         settings: the model, the defaults and the limits.
         service: a service with these settings that others use, too; None: one of its own.
+        page: whether to add a page on which routes can be tried, at /docs.
 
     Returns:
         The app. ``app.state.service`` is the service. When it is ready, ``app.state.on_ready`` is called. If it can't
@@ -62,8 +64,12 @@ def create_app(settings: ServiceSettings, service: Service | None = None) -> Fas
     app.state.on_ready, app.state.on_failure = lambda: None, lambda: _log.error("%s", app.state.failure)
     _add_health(app, service)
     _add_classification(app, service)
+    describe_token(app.openapi(), OPEN, needed=bool(settings.token))
+    if page:
+        add_page(app)
     problems.install(app, service.metrics)
-    app.add_middleware(Gate, metrics=service.metrics, settings=settings)
+    # The page contains nothing of the server; a browser can't send a token with its first request.
+    app.add_middleware(Gate, metrics=service.metrics, settings=settings, also_open=[PATH] if page else [])
     app.add_middleware(Observe, metrics=service.metrics, routes=frozenset(app.openapi()["paths"]))
     return app
 
@@ -86,7 +92,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/live", operation_id="live", tags=["health"])
     async def live() -> schemas.Health:
         """Whether the process runs."""
-        return schemas.Health(status=service.status)
+        return schemas.Health(status="alive")
 
     @app.get("/ready", operation_id="ready", tags=["health"], responses=errors(503))
     async def ready() -> schemas.Health:

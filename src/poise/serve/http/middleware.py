@@ -7,7 +7,7 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -61,15 +61,18 @@ class Observe:
 class Gate:
     """Lets requests with the right token pass, and reads their bodies: bounded in bytes, in time and in total."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings, also_open: Sequence[str] = ()
+    ) -> None:
         self._app, self._metrics, self._limits = app, metrics, settings.limits
+        self._open = {*OPEN, *also_open}
         self._token, self._hosts = settings.token.encode(), frozenset(map(str.lower, settings.hosts))
         self._held = 0  # bytes of all bodies in memory
         self._requests = 0  # that are being read or answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http" or scope["path"] in OPEN:  # whose routes read no body
+        if scope["type"] != "http" or scope["path"] in self._open:  # whose routes read no body
             return await self._app(scope, receive, send)
         try:
             self._check_host(scope)
@@ -110,11 +113,11 @@ class Gate:
         if not self._token:
             return
         kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        sent = kind.lower() == "bearer"
         # Headers are decoded as Latin-1, whatever they contain; encoding gives their bytes back.
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("latin-1"), self._token):
-            raise _Refused(
-                PoiseError("This server needs a token.", hint="Send Authorization: Bearer TOKEN.", code="unauthorized")
-            )
+        if not sent or not hmac.compare_digest(given.strip().encode("latin-1"), self._token):
+            problem = "The token is wrong." if sent and given.strip() else "This server needs a token."
+            raise _Refused(PoiseError(problem, hint="Send Authorization: Bearer TOKEN.", code="unauthorized"))
 
     async def _read(self, receive: Receive, body: bytearray) -> bool:
         """Read the body; False if the client has left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,6 +30,16 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the description of these error responses; of all of them without arguments."""
     assert set(STATUSES.values()) - {404, 405, 499} <= set(_MEANINGS)
     return {status: {"model": ErrorResponse, "description": _MEANINGS[status]} for status in statuses or _MEANINGS}
+
+
+def describe_token(document: dict[str, Any], free: Collection[str], *, needed: bool) -> None:
+    """Say in the description how the token is sent; the paths in ``free`` need none, nor does a server without one."""
+    scheme = {"type": "http", "scheme": "bearer", "description": "The server's token, if it has one."}
+    document["components"]["securitySchemes"] = {"token": scheme}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            choices: list[dict[str, list[str]]] = [{"token": []}, *([] if needed else [{}])]
+            operation["security"] = [] if path in free else choices
 
 
 def request_body(kind: type[BaseModel], images: str = "") -> dict[str, Any]:

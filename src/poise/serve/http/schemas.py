@@ -162,4 +162,4 @@ class ModelList(BaseModel):
 class Health(BaseModel):
     """The state of the server."""
 
-    status: str = Field(description="starting, ready, draining or closed.")
+    status: str = Field(description="alive; of /ready: starting, ready, draining or closed.")
