@@ -178,16 +178,6 @@ def test_calibrators_in_the_graph_equal_the_reference(calibrator: Any) -> None:
     np.testing.assert_allclose(found, calibrator.apply(probs.double().numpy()), atol=1e-5)
 
 
-def test_int8_needs_images_and_gives_another_fingerprint(tmp_path: Path) -> None:
-    classifier = Classifier(LABELS, model="tiny", method="zero-shot", device="cpu")
-    with pytest.raises(InvalidOptionError, match="at least 20 images"):
-        export_onnx(classifier, tmp_path / "x.onnx", int8=images(3))
-    export_onnx(classifier, tmp_path / "int8.onnx", int8=images(20))
-    reopened = open_onnx(tmp_path / "int8.onnx")
-    assert reopened.encoder.fingerprint() != classifier.encoder.fingerprint()
-    assert np.isfinite(reopened.predict_proba(images(3))).all()
-
-
 def test_the_command_line_exports_and_classifies(tmp_path: Path) -> None:
     Image.fromarray(images(1)[0]).save(tmp_path / "a.png")
     run, file = CliRunner(), str(tmp_path / "c.onnx")

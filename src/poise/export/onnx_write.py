@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.export.head import RULES, CalibrationLimits, ExportedClassifier
-from poise.files import checksum, write_atomic
+from poise.files import write_atomic
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import Guarantees, conditions_of, in_words
 from poise.methods import Method
 
 
-def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence[Any] | None = None) -> None:
+def export_onnx(classifier: Classifier[Any], path: str | Path) -> None:
     """Write a classifier as one ONNX file, which runs with onnxruntime alone.
 
     The file has the input ``views`` [B, V, 3, S, S], normalised, for any B, and these outputs: ``features`` [B, V, D],
@@ -35,8 +34,6 @@ def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence
         classifier: on a CPU in float32, with one method: "zero-shot", "zero" or "mta", and the calibration, coverage
             and max_error that the file is to have.
         path: the file.
-        int8: images like those to be classified, at least 20; the image tower is then quantised to 8 bits, with the
-            ranges that its activations have on them. Such a file needs a calibration of its own.
 
     Raises:
         InvalidOptionError: The classifier can't be exported.
@@ -53,21 +50,11 @@ def export_onnx(classifier: Classifier[Any], path: str | Path, *, int8: Sequence
         ('cat', 'dog')
     """
     method, encoder = _checked(classifier)
-    if int8 is not None and classifier.guarantees is not None:
-        raise InvalidOptionError(
-            "A calibration of the full-precision model does not hold for its int8 version.",
-            hint="Export the int8 file without it, then run `poise calibrate --model onnx:FILE`.",
-        )
     part, limits = _limits(method.name, classifier.guarantees)
     texts = classifier.tuner.texts.init_features()[0].float()
     module = ExportedClassifier(encoder, texts, method, None if part is None else part.calibrator, limits).eval()
     model = _trace(module, classifier.recipe.views if method.reads_views else 1)
     metadata = _metadata(classifier, method, limits)
-    if int8 is not None:
-        from poise.export.int8 import quantise
-
-        model = quantise(model, classifier, int8)
-        metadata |= {"int8": True, "fingerprint": checksum(model.graph.SerializeToString(deterministic=True))[:32]}
     _add_texts(model, texts)
     words = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
     for key, value in ((KEY, words), (SEAL, seal(model, words))):
@@ -147,7 +134,7 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
         "bias": encoder.bias,
         "activation": encoder.activation,
         "opset": OPSET,
-        "int8": False,
+        "int8": False,  # True in files of earlier versions whose image tower has 8 bits
         "calibration": calibration,
         "coverage": None if guarantees is None else guarantees.coverage,
         "max_error": max_error,

@@ -31,13 +31,6 @@ def onnx(
     labels_file: LabelsFile = None,
     options: Chosen,
     threads: Threads = None,
-    int8: Annotated[
-        Path | None,
-        typer.Option(
-            help="Quantise the image tower to 8 bits: smaller and less exact. Give a folder with "
-            "images like those to be classified, which set the ranges of its activations."
-        ),
-    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Write a classifier as one ONNX file: image tower, labels, method and calibration."""
@@ -50,11 +43,9 @@ def onnx(
         )
     chosen = stored_options(ctx, {**options, "method": [options["method"]]}, names)
     from poise.export import export_onnx
-    from poise.images import find_images
     from poise.inference.classifier import Classifier
 
-    samples = None if int8 is None else find_images([str(int8)])
-    export_onnx(Classifier(**chosen, device="cpu", dtype="float32"), out, int8=samples)
+    export_onnx(Classifier(**chosen, device="cpu", dtype="float32"), out)
     typer.echo(
         f"Written: {out} ({out.stat().st_size / 2**20:.1f} MiB). Use it with: poise classify IMAGES --model onnx:{out}"
     )
