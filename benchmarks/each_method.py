@@ -9,11 +9,11 @@ from bench import Bench
 from inputs import jpegs, labels
 
 from poise import methods
-from poise.inference.answers import Prediction
 from poise.inference.predictor import Predictor
 from poise.loading.sources import NamedBytes
 from poise.methods import Method
 from poise.prompts import tokenise
+from poise.results import Failure
 from poise.tuning import make_tuner
 from poise.views import ViewRecipe
 
@@ -36,7 +36,7 @@ def each_method(bench: Bench) -> None:
         predictor = Predictor(bench.encoder, tuner, recipe, batch_size=options.batch, workers=options.threads)
 
         def run(number: int, predictor: Predictor = predictor) -> None:
-            assert all(isinstance(outcome, Prediction) for outcome in predictor.run(items[:number]))
+            assert all(not isinstance(outcome, Failure) for outcome in predictor.run(items[:number]))
 
         run(min(len(items), 2 * options.batch))  # compiles kernels and starts reader processes
         work = partial(run, len(items))

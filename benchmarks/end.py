@@ -99,7 +99,7 @@ class _Ours:
 
     def answers(self, items: Sequence[NamedBytes]) -> Tensor:
         """Run all stages and return the probabilities [N, C]."""
-        probs = [outcome.answers["tpt"].probs for outcome in self._predictor.run(items)]
+        probs = [outcome["tpt"].probs for outcome in self._predictor.run(items)]
         return torch.from_numpy(np.stack(probs)).float()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from poise.data import Item
 from poise.evaluate import records
-from poise.inference.answers import Prediction, answer_rows
+from poise.inference.answers import answer_rows
 from poise.results import Failure
 from poise.types import Adapted, Prompt
 
@@ -41,7 +41,7 @@ def rows(answers, labels, **options):
     made = []
     for index, (label, row) in enumerate(zip(labels, answer_rows(answers, start), strict=True)):
         image = Item(f"image {index}", label, "")
-        outcome = Failure("x", "non_finite", "no") if row is None else Prediction("x", (), row)
+        outcome = Failure("x", "non_finite", "no") if row is None else row
         made += records.rows(COLUMNS, image, list(answers), outcome, **options)
     return made
 

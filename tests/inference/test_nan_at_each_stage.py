@@ -122,14 +122,14 @@ def check(outcomes, sound, *, one_image):
             assert at == 1 or not one_image
             flagged += 1
             continue
-        for name, answer in outcome.answers.items():
+        for name, answer in outcome.items():
             assert np.isfinite(answer.probs).all()
             assert abs(answer.probs.sum() - 1) < 1e-5
             if answer.fallback:
                 flagged += 1
-                np.testing.assert_allclose(answer.probs, fine.answers["zero-shot"].probs, atol=1e-6)
+                np.testing.assert_allclose(answer.probs, fine["zero-shot"].probs, atol=1e-6)
             elif not one_image or at != 1:
-                np.testing.assert_allclose(answer.probs, fine.answers[name].probs, atol=1e-5)
+                np.testing.assert_allclose(answer.probs, fine[name].probs, atol=1e-5)
     assert flagged > 0
 
 
@@ -139,7 +139,7 @@ def test_a_method_answers_alone_as_it_does_with_others(encoder, images, sound) -
         tuner = make_tuner(encoder, tokenise(encoder, ["cat", "dog", "fish"]), [methods.get(name)])
         alone = Predictor(encoder, tuner, ViewRecipe(views=8), batch_size=3).run(images)
         for outcome, shared in zip(alone, sound, strict=True):
-            np.testing.assert_allclose(outcome.answers[name].probs, shared.answers[name].probs, atol=1e-5)
+            np.testing.assert_allclose(outcome[name].probs, shared[name].probs, atol=1e-5)
 
 
 @pytest.mark.parametrize("calibrator", [Temperature(2.0), Beta(0.5, 0.5, 0.5)])

@@ -47,7 +47,7 @@ def check(predictor, images, expected):
     assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, False, True, False, False]
     assert outcomes[2].code == "out_of_memory"
     for at in (0, 1, 3, 4):
-        np.testing.assert_allclose(outcomes[at].answers["tpt"].probs, expected[at].answers["tpt"].probs, atol=1e-5)
+        np.testing.assert_allclose(outcomes[at]["tpt"].probs, expected[at]["tpt"].probs, atol=1e-5)
 
 
 def once(work, error, is_large):
@@ -120,5 +120,5 @@ def test_a_loaded_image_is_not_read_again_from_its_file(encoder, images, monkeyp
 
     monkeypatch.setattr(predictor.tuner, "predict", limited)
     for outcome, other in zip(predictor.run(loaded), expected, strict=True):
-        np.testing.assert_allclose(outcome.answers["tpt"].probs, other.answers["tpt"].probs, atol=1e-5)
+        np.testing.assert_allclose(outcome["tpt"].probs, other["tpt"].probs, atol=1e-5)
     assert sizes == [4, 2, 1, 1, 2, 1, 1, 1]

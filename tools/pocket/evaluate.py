@@ -18,7 +18,7 @@ import numpy as np
 from poise import data, methods
 from poise.backbones import load_model
 from poise.evaluate.records import entropy
-from poise.inference.answers import Answer
+from poise.inference.answers import Prediction
 from poise.inference.predictor import Predictor
 from poise.metrics import ece
 from poise.prompts import tokenise
@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 Rows = dict[str, dict[str, list[float]]]
 
 
-def record(rows: dict[str, list[float]], answer: Answer, label: int) -> None:
+def record(rows: dict[str, list[float]], answer: Prediction, label: int) -> None:
     """Append what one image says about one method."""
     probs, start = answer.probs, answer.init_probs
     guess = int(probs.argmax())
@@ -54,7 +54,7 @@ def measure(encoder: DualEncoder, name: str, root: Path, limit: int, views: int,
     for number, (item, outcome) in enumerate(zip(items, predictor.run(items), strict=True)):
         if isinstance(outcome, Failure):
             sys.exit(f"{outcome.source}: {outcome.message}")
-        for method, answer in outcome.answers.items():
+        for method, answer in outcome.items():
             record(rows[method], answer, item.label)
         if number % (10 * batch) == 0:
             print(f"{name} {number + 1}/{len(items)} {time.time() - start:.0f}s", file=sys.stderr, flush=True)

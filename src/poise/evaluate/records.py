@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from poise.data import Item
-from poise.inference.answers import Answer, Prediction
+from poise.inference.answers import Prediction, Predictions, of_image
 from poise.results import Failure
 
 FULL_PROBS_UP_TO = 200  # classes; with more, a row contains only the TOP most probable ones
@@ -55,7 +55,12 @@ def entropy(probs: np.ndarray) -> np.ndarray:
 
 
 def rows(
-    columns: Mapping[str, Any], item: Item, methods: Sequence[str], outcome: Prediction | Failure, *, full: bool = False
+    columns: Mapping[str, Any],
+    item: Item,
+    methods: Sequence[str],
+    outcome: Predictions | Failure,
+    *,
+    full: bool = False,
 ) -> list[dict[str, Any]]:
     """Return one row per method for an image; the rows of a failure contain the reason, no class and no numbers.
 
@@ -70,10 +75,10 @@ def rows(
     if isinstance(outcome, Failure):
         numbers = _error_numbers(f"{outcome.code}: {outcome.message}")
         return [{**columns, "method": method, **numbers} for method in methods]
-    columns["pixels"] = outcome.key
+    columns["pixels"] = of_image(outcome).key
     return [
-        {**columns, "method": method, **_numbers(answer, item.label, full)}
-        for method, answer in outcome.answers.items()
+        {**columns, "method": method, **_numbers(prediction, item.label, full)}
+        for method, prediction in outcome.items()
     ]
 
 
@@ -102,7 +107,7 @@ def stores_all(classes: int, full: bool) -> bool:
     return full or classes <= FULL_PROBS_UP_TO
 
 
-def _numbers(answer: Answer, label: int, full: bool) -> dict[str, Any]:
+def _numbers(answer: Prediction, label: int, full: bool) -> dict[str, Any]:
     probs, init_probs = answer.probs, answer.init_probs
     return {
         "prediction": int(probs.argmax()),

@@ -17,9 +17,10 @@ from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import is_ordered, make_methods, open_set, uses_augmix
 from poise.evaluate.storage.header import check_fingerprint
 from poise.evaluate.units import Unit
-from poise.inference.answers import Prediction
+from poise.inference.answers import of_image
 from poise.inference.batches import SourceGroup, Watch
 from poise.inference.predictor import Predictor
+from poise.results import Failure
 from poise.tuning import AnyTuner, make_tuner
 from poise.types import ClassTokens, Fingerprinted
 from poise.views import ViewRecipe
@@ -91,15 +92,15 @@ class Worker:
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Return the class text features under the initial prompt and after tuning on a few images, for t-SNE."""
         outcomes = list(self._predictor.run_groups([self._group(dataset, positions, seed, stream=None)], texts=True))
-        samples = [outcome for outcome in outcomes if isinstance(outcome, Prediction)]
+        samples = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
         init_features = self._tuner_for(dataset, None).texts.init_features()[0]
         arrays = {
             "labels": np.array(self._images(dataset).classes),
             "start": np.asarray(init_features.detach().float().cpu().numpy()),
-            "sample_ids": np.array([sample.source for sample in samples], dtype=np.str_),
+            "sample_ids": np.array([of_image(sample).source for sample in samples], dtype=np.str_),
         }
         for method in self.config.methods if samples else ():
-            tuned = [sample.answers[method].text_features for sample in samples]
+            tuned = [sample[method].text_features for sample in samples]
             arrays[f"tuned/{method}"] = np.stack([features for features in tuned if features is not None])  # [N, C, D]
         return arrays
 

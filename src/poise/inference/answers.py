@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ _INDICES = ("selected", "view_labels")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """One method's answer for one image, in NumPy; probabilities and logits are float64."""
 
     probs: np.ndarray  # [C] under the tuned prompt: the prediction
@@ -44,21 +44,26 @@ class Answer:
     dispersion: float  # mean distance of the tuned text features to their centroid (ATFD)
     init_dispersion: float  # the same under the initial prompt
     text_features: np.ndarray | None = None  # [C, D] under the tuned prompt, if requested
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answers of all methods for one image."""
-
-    source: str
-    notes: tuple[str, ...]  # changes beyond decoding when the image was read
-    answers: Mapping[str, Answer]
+    source: str = ""  # of the image
+    notes: tuple[str, ...] = ()  # changes beyond decoding when the image was read
     key: str = ""  # hash of the pixels
+
+    def about(self, source: str, notes: tuple[str, ...], key: str) -> Prediction:
+        """Return it with what is known about the image."""
+        return replace(self, source=source, notes=notes, key=key)
+
+
+Predictions = dict[str, Prediction]  # of one image, by method
+
+
+def of_image(predictions: Predictions) -> Prediction:
+    """Return one of an image's predictions, which share what is known about the image."""
+    return next(iter(predictions.values()))
 
 
 def answer_rows(
     by_method: Mapping[str, Adapted], init_features: Tensor, *, texts: bool = False
-) -> list[dict[str, Answer] | None]:
+) -> list[Predictions | None]:
     """Return the answers of each image by method, or None for an image for which the model's output is not finite.
 
     If tuning gives NaN or Inf, the initial prompt answers, so such an image has no finite answer without tuning either.
@@ -71,16 +76,16 @@ def answer_rows(
     init_dispersion = float(_dispersion(init_features)[0])
     columns = {name: _columns(adapted, init_dispersion, texts) for name, adapted in by_method.items()}
     images = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return [row if all(np.isfinite(answer.probs).all() for answer in row.values()) else None for row in images]
+    return [row if all(np.isfinite(part.probs).all() for part in row.values()) else None for row in images]
 
 
-def _columns(adapted: Adapted, init_dispersion: float, texts: bool) -> list[Answer]:
+def _columns(adapted: Adapted, init_dispersion: float, texts: bool) -> list[Prediction]:
     """Return one method's answers for B images."""
     tensors = {name: getattr(adapted, name) for name in _NUMBERS}
     numbers = _on_host({**tensors, "dispersion": _dispersion(adapted.text_features)})
     features = adapted.text_features.detach().float().cpu().numpy() if texts else [None] * len(adapted.probs)
     return [
-        Answer(
+        Prediction(
             **{name: numbers[name][row] for name in _NUMBERS if name not in (*_INDICES, "fallback")},
             **{name: numbers[name][row].astype(np.int64) for name in _INDICES},
             fallback=bool(numbers["fallback"][row, 0]),

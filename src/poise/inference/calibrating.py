@@ -13,7 +13,7 @@ import numpy as np
 from poise.calibration import Answers, Calibration, assess, images_for_coverage, images_for_error
 from poise.calibration.levels import exact_level
 from poise.errors import InvalidCalibrationError, InvalidOptionError
-from poise.inference.answers import Prediction
+from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import conditions_of, uniform
 from poise.inference.variants import only
 from poise.prompts.labels import listed
@@ -70,13 +70,13 @@ def calibrate(
     check_number(len(found), **wanted)
     if len(found) < FEW:
         warnings.warn(f"{len(found)} images say little: use {FEW} or more, better 100", stacklevel=3)
-    readable = [image for image, outcome in zip(images, outcomes, strict=True) if isinstance(outcome, Prediction)]
+    readable = [image for image, outcome in zip(images, outcomes, strict=True) if not isinstance(outcome, Failure)]
     truth = np.array([label for _, label in found], dtype=np.int64)
     answers = {}
     for method in classifier.methods:
-        probs = np.array([prediction.answers[method.name].probs for prediction, _ in found])
+        probs = np.array([predictions[method.name].probs for predictions, _ in found])
         answers[method.name] = Answers(method.settings(), probs, _seconds(only(classifier, method.name), readable))
-    keys = [prediction.key for prediction, _ in found]
+    keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
     return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta)
 
@@ -125,24 +125,25 @@ def check_number(
         )
 
 
-def _answered(outcomes: Iterable[Prediction | Failure], classes: Sequence[int]) -> Iterator[tuple[Prediction, int]]:
+def _answered(outcomes: Iterable[Predictions | Failure], classes: Sequence[int]) -> Iterator[tuple[Predictions, int]]:
     """Yield the answers with their classes. Images without an answer, and copies of an image, are left out."""
     seen: dict[str, tuple[str, int]] = {}
     for outcome, label in zip(outcomes, classes, strict=True):
         if isinstance(outcome, Failure):
             warnings.warn(f"left out: {outcome.source}: {outcome.message}", stacklevel=4)
             continue
-        if outcome.key not in seen:
-            seen[outcome.key] = outcome.source, label
+        image = of_image(outcome)
+        if image.key not in seen:
+            seen[image.key] = image.source, label
             yield outcome, label
             continue
-        source, first = seen[outcome.key]
+        source, first = seen[image.key]
         if first != label:
             raise InvalidCalibrationError(
-                f"'{source}' and '{outcome.source}' are the same image with different labels.",
+                f"'{source}' and '{image.source}' are the same image with different labels.",
                 hint="Remove the one with the wrong label.",
             )
-        warnings.warn(f"left out: {outcome.source} is a copy of {source}", stacklevel=4)
+        warnings.warn(f"left out: {image.source} is a copy of {source}", stacklevel=4)
 
 
 def _seconds(classifier: Classifier[Any], images: Sequence[Any]) -> list[float]:

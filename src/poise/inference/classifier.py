@@ -16,7 +16,7 @@ from poise.calibration import Calibration, Evaluation
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
-from poise.inference.answers import Prediction
+from poise.inference.answers import Prediction, Predictions, of_image
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read, trusted_options
 from poise.inference.heuristics import check_reject
 from poise.inference.option_checks import check_guarantees, find_methods, find_views
@@ -210,12 +210,12 @@ class Classifier(Generic[M_co]):
         for outcome in self.predictions(images, details=details):
             if isinstance(outcome, Failure):
                 yield outcome
-            elif self.guarantees and outcome.key in self.guarantees.images:
-                yield Failure(outcome.source, CalibrationImageError.code, KNOWN_IMAGE)
+            elif self.guarantees and of_image(outcome).key in self.guarantees.images:
+                yield Failure(of_image(outcome).source, CalibrationImageError.code, KNOWN_IMAGE)
             else:
-                yield {name: self._result(outcome, name, details) for name in outcome.answers}
+                yield {name: self._result(part, name, details) for name, part in outcome.items()}
 
-    def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Prediction | Failure]:
+    def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Predictions | Failure]:
         """Yield the methods' answers as arrays, before calibration."""
         # Zero-shot uses the plain view only; the other views are needed for the details.
         reads_views = any(method.reads_views for method in self.methods)
@@ -382,8 +382,8 @@ class Classifier(Generic[M_co]):
             return Tuner(self.encoder, classes, self.methods, init)
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
-    def _result(self, outcome: Prediction, method: str, details: bool) -> Result:
-        return to_result(outcome, method, self.labels, self.encoder, self.guarantees, self.reject, details)
+    def _result(self, prediction: Prediction, method: str, details: bool) -> Result:
+        return to_result(prediction, method, self.labels, self.encoder, self.guarantees, self.reject, details)
 
     def _answered(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results]:
         """Yield the results of each image, or raise the error of the first image without."""

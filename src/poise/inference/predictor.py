@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from poise.inference.answers import Answer, Prediction, answer_rows
+from poise.inference.answers import Predictions, answer_rows
 from poise.inference.batch_sizes import in_halves
 from poise.inference.batches import Batch, SourceGroup, Stages, Watch
 from poise.loading.prepare import Preparer
@@ -49,8 +49,8 @@ class Predictor:
         >>> encoder = load_model("tiny", device="cpu")
         >>> tuner = make_tuner(encoder, tokenise(encoder, ["cat", "dog"]), [methods.get("tpt")])
         >>> predictor = Predictor(encoder, tuner, ViewRecipe(views=4))
-        >>> prediction, failure = predictor.run([np.zeros((8, 8, 3), np.uint8), "missing.png"])
-        >>> prediction.answers["tpt"].probs.shape, failure.code
+        >>> predictions, failure = predictor.run([np.zeros((8, 8, 3), np.uint8), "missing.png"])
+        >>> predictions["tpt"].probs.shape, failure.code
         ((2,), 'unreadable_image')
     """
 
@@ -68,13 +68,13 @@ class Predictor:
         self.recipe = views or ViewRecipe()
         self._preparer = Preparer(encoder, workers=workers, processes=processes)
 
-    def run(self, sources: Iterable[Source], *, views: ViewRecipe | None = None) -> Iterator[Prediction | Failure]:
+    def run(self, sources: Iterable[Source], *, views: ViewRecipe | None = None) -> Iterator[Predictions | Failure]:
         """Yield one outcome per source, in order; ``views`` replaces the recipe."""
         return self.run_groups([self._group(sources, views)])
 
     def run_groups(
         self, groups: Iterable[SourceGroup], *, texts: bool = False, watch: Watch | None = None
-    ) -> Iterator[Prediction | Failure]:
+    ) -> Iterator[Predictions | Failure]:
         """Yield the outcomes of several groups, in order and without a pause between groups.
 
         Args:
@@ -90,9 +90,9 @@ class Predictor:
                 elif (row := next(rows)) is None:
                     yield Failure(image.source, "non_finite", _NOT_FINITE)
                 else:
-                    yield Prediction(image.source, image.notes, row, image.key)
+                    yield {name: part.about(image.source, image.notes, image.key) for name, part in row.items()}
 
-    def answer(self, features: Tensor) -> Iterator[dict[str, Answer] | None]:
+    def answer(self, features: Tensor) -> Iterator[Predictions | None]:
         """Yield the answers by method for unit features [N, V, D]; None for an image whose output is not finite."""
         assert self.tuner is not None, "this predictor was made without a tuner"
         size = self._stages(_Answers).batch_size(ViewRecipe(features.shape[1]))

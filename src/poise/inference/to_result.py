@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from poise.inference.answers import Answer, Prediction
+from poise.inference.answers import Prediction
 from poise.inference.guarantees import Guarantees
 from poise.inference.heuristics import UNKNOWN, match
 from poise.results import Details, Result
@@ -28,15 +28,14 @@ def to_result(
     details: bool,
 ) -> Result:
     """Return one method's answer for one image, calibrated if there are guarantees."""
-    answer = prediction.answers[method]
-    probs = answer.probs
+    probs = prediction.probs
     added: dict[str, Any] = {"notes": prediction.notes + ((_ONE_LABEL,) if len(labels) == 1 else ())}
     if guarantees:
-        probs, calibrated = guarantees.answer(method, answer.probs, prediction.key)
+        probs, calibrated = guarantees.answer(method, prediction.probs, prediction.key)
         added |= {
             "calibrated": calibrated,
-            "raw_confidence": float(answer.probs.max()),
-            **guarantees.decision(method, answer.probs),
+            "raw_confidence": float(prediction.probs.max()),
+            **guarantees.decision(method, prediction.probs),
         }
         if guarantees.coverage is not None:
             added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
@@ -44,7 +43,7 @@ def to_result(
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
     best, top = next(iter(ranked)), list(ranked.values())
     # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
-    matched = match(np.log(np.maximum(answer.init_probs, _TINY)), encoder.scale)
+    matched = match(np.log(np.maximum(prediction.init_probs, _TINY)), encoder.scale)
     rejected = reject is not None and matched < reject
     return Result(
         label=UNKNOWN if rejected else best,
@@ -54,25 +53,25 @@ def to_result(
         margin=top[0] - (top[1] if len(top) > 1 else 0.0),
         method=method,
         source=prediction.source,
-        fallback=answer.fallback,
+        fallback=prediction.fallback,
         degenerate=len(top) == 1,
         match=matched,
         rejected=best if rejected else None,
-        details=_details(answer, labels, encoder) if details else None,
+        details=_details(prediction, labels, encoder) if details else None,
         **added,
     )
 
 
-def _details(answer: Answer, labels: tuple[str, ...], encoder: DualEncoder) -> Details:
+def _details(prediction: Prediction, labels: tuple[str, ...], encoder: DualEncoder) -> Details:
     return Details(
-        init_probabilities=_by_label(labels, answer.init_probs),
-        target_probabilities=_by_label(labels, answer.target_probs),
-        view_confidences=tuple(answer.confidences.tolist()),
-        view_temperatures=tuple(answer.temperatures.tolist()),
-        view_labels=tuple(labels[at] for at in answer.view_labels),
-        selected_views=tuple(answer.selected.tolist()),
-        losses=tuple(answer.losses.tolist()),
-        logits=_by_label(labels, answer.logits),
+        init_probabilities=_by_label(labels, prediction.init_probs),
+        target_probabilities=_by_label(labels, prediction.target_probs),
+        view_confidences=tuple(prediction.confidences.tolist()),
+        view_temperatures=tuple(prediction.temperatures.tolist()),
+        view_labels=tuple(labels[at] for at in prediction.view_labels),
+        selected_views=tuple(prediction.selected.tolist()),
+        losses=tuple(prediction.losses.tolist()),
+        logits=_by_label(labels, prediction.logits),
         scale=encoder.scale,
         bias=encoder.bias,
     )
