@@ -21,7 +21,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "contents",
     "dataclass_fields",
-    "mathml",
+    "mathsvg",
 ]
 exclude_patterns = ["_ext", "examples"]
 suppress_warnings = ["config.cache"]  # the gallery's order is a class, which can't be stored between builds
@@ -63,6 +63,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"poise {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": True,

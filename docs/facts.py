@@ -6,13 +6,20 @@ fails where a page is out of date; `make docs` writes them first.
 
 from __future__ import annotations
 
+import html
+import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from poise import methods
+from poise.cli.app import app
+from poise.evaluate.config import RunConfig, Settings
 from poise.methods.method import parameters
 from poise.posthoc import posthoc
 from poise.report.published import paper as published
@@ -142,7 +149,7 @@ def method_facts(name: str) -> str:
     rows = {
         "method": f"`{name}`, in the group `{method.about.group}`",
         "in short": method.about.description,
-        "source": method.about.citation,
+        "source": _linked(method.about),
         "needs": needs(method),
         "cost per image": method.cost,
         "defaults": f"`{method.describe()}`",
@@ -157,6 +164,68 @@ def method_facts(name: str) -> str:
         )
     first, *others = [f"| {key} | {_escaped(value)} |" for key, value in rows.items()]
     return "\n".join([first, "|---|---|", *others])
+
+
+def _linked(about: methods.About) -> str:
+    return f"[{about.citation}]({about.link})" if about.link else about.citation
+
+
+def usage(name: str) -> str:
+    """How a method is called, in Python and on the command line."""
+    reason = '<!-- skip: next "tests/test_methods.py and tests/rules run every method" -->'
+    bench = [reason, "```bash", f"poise bench run --dataset folder:labelled --method {name} --out RUNS", "```"]
+    if methods.get(name).ordered or methods.get(name).about.group in ("streams", "few-shot"):
+        return "\n".join(bench)
+    python = [reason, "```python", "import poise", "", f'classify = poise.Classifier(["cat", "dog"], method="{name}")']
+    python += ['print(classify("image.jpg"))', "```"]
+    return "\n".join([*python, *bench])
+
+
+def figure(name: str) -> str:
+    """The figure of a method's page."""
+    file = figure_file(name)
+    shown = f"![{name} among all methods on pocket: accuracy and calibration error](../figures/methods/{file})"
+    return shown if name in accuracy() else "No figure: the method was not measured on all five datasets."
+
+
+def figure_file(name: str) -> str:
+    """The file of a method's figure, below docs/figures/methods."""
+    return page_of(name).removesuffix(".md") + ".svg"
+
+
+def draw(chosen: str) -> str:
+    """Accuracy and calibration error of all methods that were measured, one of them marked, as SVG."""
+    points = {name: (float(accuracy()[name]), float(calibration_error()[name])) for name in accuracy()}
+    (left, right), (low, high) = ((min(axis) - 1, max(axis) + 1) for axis in zip(*points.values(), strict=True))
+    wide, tall, edge = 560, 300, 44
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        x, y = (point[0] - left) / (right - left), (point[1] - low) / (high - low)
+        return round(edge + x * (wide - 2 * edge), 1), round(tall - edge - y * (tall - 2 * edge), 1)
+
+    parts = [f'<rect width="{wide}" height="{tall}" fill="#fff"/>']
+    parts.append(f'<path d="M{edge} {edge}V{tall - edge}H{wide - edge}" fill="none" stroke="#8a8a8a"/>')
+    for value in range(int(left) + 1, int(right) + 1, 2):
+        x, _ = place((value, low))
+        parts.append(f'<text x="{x}" y="{tall - edge + 15}" text-anchor="middle">{value}</text>')
+    for value in range(-(-int(low) // 5) * 5, int(high) + 1, 5):
+        _, y = place((left, value))
+        parts.append(f'<text x="{edge - 6}" y="{y + 4}" text-anchor="end">{value}</text>')
+    parts.append(f'<text x="{wide / 2}" y="{tall - 8}" text-anchor="middle">accuracy %</text>')
+    parts.append(f'<text x="8" y="{edge - 14}">ECE % (lower is better)</text>')
+    for name, point in points.items():
+        if name != chosen:
+            x, y = place(point)
+            parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#b8bec5"><title>{html.escape(name)}</title></circle>')
+    for name, colour in {"zero-shot": "#1b1f24", chosen: "#0072b2"}.items():
+        x, y = place(points[name])
+        side, shift = ("end", -9) if x > wide * 0.7 else ("start", 9)
+        parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{colour}"/>')
+        parts.append(
+            f'<text x="{x + shift}" y="{y - 8}" text-anchor="{side}" fill="{colour}" font-weight="bold">{name}</text>'
+        )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}" '
+    return f'{head}font-family="sans-serif" font-size="12">{"".join(parts)}</svg>\n'
 
 
 def _escaped(text: str) -> str:
@@ -196,7 +265,7 @@ GUIDES = {  # what a reader wants -> the page's title and file
     "use your own model, without a network": ("Your own model, offline", "guides/own_model.md"),
     "try it in the browser": ("The demo page", "demo.md"),
     "know how often answers are right, from a few labelled images": ("When to trust a number", "calibration.md"),
-    "find images that show something else": ("Images of something else", "unknown.md"),
+    "find images that show something else": ("Out-of-distribution images", "unknown.md"),
     "classify many images, resume, and use the results in a pipeline": ("Batch jobs", "batch.md"),
     "answer requests over HTTP": ("Serving", "serving.md"),
     "call a server from Python": ("The client", "client.md"),
@@ -219,7 +288,61 @@ def guides() -> str:
     return "\n".join(["| you want to | read |", "|---|---|", *(f"| {want} | {link} |" for want, link in links)])
 
 
-MADE: dict[str, Callable[[], str]] = {"which method": which_method, "list of methods": method_list, "guides": guides}
+def commands() -> str:
+    """All commands with their arguments and options."""
+    found = typer.main.get_command(app)
+    return "\n".join(_command(("poise",), found)).strip()
+
+
+def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:
+    about = " ".join((command.help or "").split())
+    yield f"## {' '.join(path)}\n\n{about}\n" if len(path) > 1 else f"{about}\n"
+    rows = [row for row in command.params if row.name != "help" and not getattr(row, "hidden", False)]
+    if rows:
+        yield "| option | default | meaning |\n|---|---|---|"
+        yield from map(_option_row, rows)
+        yield ""
+    for name, part in getattr(command, "commands", {}).items():
+        yield from _command((*path, name), part)
+
+
+def _option_row(row: Any) -> str:
+    names = " / ".join(f"`{name}`" for name in [*row.opts, *row.secondary_opts])
+    argument = row.param_type_name == "argument"
+    default = row.show_default if isinstance(row.show_default, str) else row.default
+    plain = default is None or default == "" or callable(default) or default == () or default == []
+    shown = "required" if row.required else "" if plain else f"`{getattr(default, 'value', default)}`"
+    shown = {"`False`": "off", "`True`": "on"}.get(shown, shown)
+    meaning = _escaped(" ".join((row.help or "").split()))
+    return f"| {f'`{row.name.upper()}`' if argument else names} | {_escaped(shown)} | {meaning} |"
+
+
+def configuration(kind: type[Any]) -> str:
+    """The keys of a configuration file, from the fields of a dataclass and the comments beside them."""
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for line in inspect.getsource(kind).splitlines():
+        if match := re.match(r"^    (\w+): (.+?) = (.+?)(?:  # (.+))?$", line):
+            key, hint, _, about = match.groups()
+            value = getattr(kind(), key)
+            shown = _escaped("" if value in ("", (), {}) else f"`{_toml(value)}`")
+            kind_of = _escaped(hint.replace("tuple[", "list[").replace(", ...]", "]"))
+            lines.append(f"| `{key}` | {kind_of} | {shown} | {_escaped(about or '')} |")
+    return "\n".join(lines)
+
+
+def _toml(value: object) -> str:
+    return str(list(value) if isinstance(value, tuple) else value).replace("'", '"').replace("False", "false")
+
+
+MADE: dict[str, Callable[[], str]] = {
+    "which method": which_method,
+    "list of methods": method_list,
+    "guides": guides,
+    "commands": commands,
+    "run keys": lambda: configuration(RunConfig),
+    "setting keys": lambda: configuration(Settings),
+}
+BY_METHOD: dict[str, Callable[[str], str]] = {"method": method_facts, "usage": usage, "figure": figure}
 
 
 def filled(text: str) -> str:
@@ -227,7 +350,7 @@ def filled(text: str) -> str:
 
     def made(match: re.Match[str]) -> str:
         kind, _, name = match["name"].partition(" ")
-        content = method_facts(name) if kind == "method" else MADE[match["name"]]()
+        content = BY_METHOD[kind](name) if kind in BY_METHOD else MADE[match["name"]]()
         return f"{match[1]}{content}\n{match[3]}"
 
     return SECTION.sub(made, text)
@@ -239,7 +362,16 @@ def pages() -> list[Path]:
     return [path for path in written if "<!-- facts: " in path.read_text(encoding="utf-8")]
 
 
+def figures() -> dict[Path, str]:
+    """The figures that are made from the tables of results: file -> content."""
+    folder = DOCS / "figures" / "methods"
+    return {folder / figure_file(name): draw(name) for name in methods.every_name() if name in accuracy()}
+
+
 if __name__ == "__main__":
+    for path, content in figures().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="utf-8")
     for path in pages():
         before = path.read_text(encoding="utf-8")
         if (after := filled(before)) != before:

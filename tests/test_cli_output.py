@@ -280,3 +280,15 @@ def test_progress_without_a_terminal_is_a_line_from_time_to_time(
     with progress.progress_bar("classified", 100, quiet=True) as advance:
         advance(5)
     assert capsys.readouterr().err == ""
+
+
+def test_a_long_job_on_a_cpu_is_announced(folder: Path) -> None:
+    many = ["--labels", "cat,dog", "--model", "tiny", "--device", "cpu"]
+    for seed in range(3, 20):
+        pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{seed}.png")
+    said = CliRunner().invoke(app, ["classify", str(folder), *many, "--views", "32"]).stderr
+    assert "kld+cats: 32 views of each image" in said
+    assert "--method zero-shot" in said
+    for quick in (["--views", "8"], ["--method", "zero-shot"], ["--views", "32", "--quiet"]):
+        assert "views of each image" not in CliRunner().invoke(app, ["classify", str(folder), *many, *quick]).stderr

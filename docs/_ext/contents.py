@@ -21,7 +21,7 @@ PROJECT = {  # files outside of docs/ that are pages of the site, by their name 
 PROJECT_PAGES = {f"project/{name}": path for name, path in PROJECT.items()}
 _METHODS = [f"methods/{name.replace('+', '-')}" for name in methods.every_name()]
 SECTIONS = {  # the site's sections: title -> first page, and the pages below it; what does not exist is left out
-    "Start": ("first_image", ["probability", "which_method", "glossary"]),
+    "Start": ("first_image", ["tutorial", "probability", "which_method", "gallery/index", "glossary"]),
     "Guides": (
         "guides/index",
         [
@@ -44,7 +44,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
     ),
     "Methods": ("methods/index", [*_METHODS, "peers", "streams", "frameworks", "choices"]),
     "Results": ("results", ["reproduce", "metrics", "step", "speed", "pocket", "project/model_card", "models"]),
-    "Reference": ("api/index", ["api/poise", "api/*", "gallery/index"]),
+    "Reference": ("api/index", ["reference/commands", "reference/configuration", "api/poise", "api/*"]),
     "Project": ("architecture", ["promises", "*", "project/*"]),  # and whatever no other section has
 }
 TITLES = {"project/model_card": "Model card of pocket", "step": "Steps of other sizes"}  # in the table of contents

@@ -22,7 +22,6 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 ROOT = Path(__file__).parents[2]
 SHOWN = {
-    "",
     "toml",
     "json",
     "text",

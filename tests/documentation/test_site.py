@@ -58,7 +58,9 @@ def test_every_method_has_a_page(name: str) -> None:
     text = (DOCS / "methods" / facts.page_of(name)).read_text(encoding="utf-8")
     assert text.startswith(f"# {name}\n")
     assert f"<!-- facts: method {name} -->" in text
-    for section in ("## Idea", "## Formula", "## Parity"):
+    assert f"<!-- facts: figure {name} -->" in text
+    assert f"<!-- facts: usage {name} -->" in text
+    for section in ("## Idea", "## Formula", "## Use", "## Parity"):
         assert section in text
 
 
@@ -66,6 +68,11 @@ def test_every_method_has_a_page(name: str) -> None:
 def test_facts_are_up_to_date(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == facts.filled(text), "run `make docs`, which writes the facts"
+
+
+def test_figures_of_methods_are_up_to_date() -> None:
+    old = [path.name for path, content in facts.figures().items() if path.read_text(encoding="utf-8") != content]
+    assert old == [], "run `make docs`, which draws them"
 
 
 def test_links_on_a_git_host_resolve() -> None:

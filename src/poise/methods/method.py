@@ -62,6 +62,7 @@ class About:
 
     description: str = ""
     citation: str = ""
+    link: str = ""  # to the paper
     colour: str = "#8A8A8A"
     dash: str = "-"  # matplotlib's line style
     order: int = 100  # lower ones are listed first
@@ -218,7 +219,7 @@ class Method:
         return replace(self, terms=tuple(terms))
 
     def on_dataset(self, name: str) -> Method:
-        """Return the method with what its rule has published for a dataset, if told so, where nothing else is given."""
+        """Fill in the rule's published per-dataset parameters; explicit options take precedence."""
         published = self.make_rule().published(name) if self.rule else {}
         return replace(self, rule_options={**published, **self.rule_options}) if published else self
 

@@ -12,6 +12,7 @@ for _method in (
         about=About(
             description="the template as it is; nothing is tuned",
             citation="Radford et al., 2021",
+            link="https://arxiv.org/abs/2103.00020",
             colour="#000000",
             dash=":",
             order=0,
@@ -24,6 +25,7 @@ for _method in (
         about=About(
             description="minimises the entropy of the confident views' mean prediction",
             citation="Shu et al., 2022",
+            link="https://arxiv.org/abs/2209.07511",
             colour="#D55E00",
             order=1,
             group="paper",
@@ -35,6 +37,7 @@ for _method in (
         about=About(
             description="tpt with a term that keeps the class texts apart",
             citation="Yoon et al., 2024",
+            link="https://arxiv.org/abs/2403.14119",
             colour="#E69F00",
             dash="--",
             order=2,
@@ -47,6 +50,7 @@ for _method in (
         about=About(
             description="tpt with a term that makes the class texts orthogonal",
             citation="Sharifdeen et al., 2025",
+            link="https://arxiv.org/abs/2503.12096",
             colour="#CC79A7",
             dash="-.",
             order=3,
@@ -59,7 +63,7 @@ for _method in (
         cats=True,
         about=About(
             description="tpt with confidence-aware temperatures (ablation)",
-            citation="Choi et al.",
+            citation="Choi et al., 2026",
             colour="#56B4E9",
             dash="--",
             order=4,
@@ -71,7 +75,7 @@ for _method in (
         terms=(Term("divergence"),),
         about=About(
             description="KL(p_aug || p) without temperatures (ablation)",
-            citation="Choi et al.",
+            citation="Choi et al., 2026",
             colour="#009E73",
             dash="-.",
             order=5,
@@ -84,7 +88,7 @@ for _method in (
         cats=True,
         about=About(
             description="KL(p_aug || p) with confidence-aware temperatures: the paper's method, and the default",
-            citation="Choi et al.",
+            citation="Choi et al., 2026",
             colour="#0072B2",
             order=6,
             group="paper",
@@ -95,7 +99,7 @@ for _method in (
         terms=(Term("cross-entropy"),),
         about=About(
             description="the cross-entropy H(p_aug, p) alone: kld without its entropy term (ablation)",
-            citation="Choi et al.",
+            citation="Choi et al., 2026",
             colour="#44AA99",
             dash=":",
             order=7,

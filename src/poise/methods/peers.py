@@ -13,6 +13,7 @@ for _method in (
         about=About(
             description="each confident view votes for its label",
             citation="Farina et al., 2024",
+            link="https://arxiv.org/abs/2405.18330",
             colour="#88CCEE",
             order=20,
             group="peers",
@@ -24,6 +25,7 @@ for _method in (
         about=About(
             description="the logits of a robust mean of all views' features",
             citation="Zanella and Ben Ayed, 2024",
+            link="https://arxiv.org/abs/2405.02266",
             colour="#117733",
             order=21,
             group="peers",
@@ -35,6 +37,7 @@ for _method in (
         about=About(
             description="shifts the class texts' features to lower the confident views' entropy",
             citation="Sui et al., 2025",
+            link="https://arxiv.org/abs/2403.12952",
             colour="#332288",
             order=22,
             group="peers",
@@ -46,6 +49,7 @@ for _method in (
         about=About(
             description="tpt with a term that enlarges the angle to the nearest class text, as described",
             citation="Ahamed et al., 2026",
+            link="https://arxiv.org/abs/2510.26441",
             colour="#882255",
             order=23,
             group="peers",
@@ -57,6 +61,7 @@ for _method in (
         about=About(
             description="a-tpt with the opposite sign, as released for fine-grained datasets",
             citation="Ahamed et al., 2026",
+            link="https://arxiv.org/abs/2510.26441",
             colour="#882255",
             dash="--",
             order=24,
@@ -69,6 +74,7 @@ for _method in (
         about=About(
             description="tpt with a Huber loss of the class texts' cosines; published weight and delta are not known",
             citation="Fillioux et al., 2026",
+            link="https://arxiv.org/abs/2601.08617",
             colour="#DDCC77",
             order=25,
             group="peers",
@@ -80,6 +86,7 @@ for _method in (
         about=About(
             description="tpt with a penalty on logits outside the zero-shot range",
             citation="Murugesan et al., 2024",
+            link="https://arxiv.org/abs/2407.13588",
             colour="#AA4499",
             order=26,
             group="peers",
@@ -91,6 +98,7 @@ for _method in (
         about=About(
             description="tpt on logits that are rescaled to the zero-shot range",
             citation="Murugesan et al., 2024",
+            link="https://arxiv.org/abs/2407.13588",
             colour="#AA4499",
             dash="--",
             order=27,

@@ -12,6 +12,7 @@ for _method in (
         about=About(
             description="logits corrected by caches of earlier images' features",
             citation="Karmanov et al., 2024",
+            link="https://arxiv.org/abs/2403.18293",
             colour="#B0413E",
             order=40,
             group="streams",
@@ -23,6 +24,7 @@ for _method in (
         about=About(
             description="tda with the image's own confident views in the cache",
             citation="Zhang et al., 2024 (BoostAdapter)",
+            link="https://arxiv.org/abs/2410.15430",
             colour="#B0413E",
             dash="--",
             order=41,
@@ -35,6 +37,7 @@ for _method in (
         about=About(
             description="the mean of two predictions, under the texts and under prototypes of earlier images",
             citation="Zhang et al., 2024 (DMN)",
+            link="https://arxiv.org/abs/2403.17589",
             colour="#999933",
             dash="-.",
             order=42,
@@ -47,6 +50,7 @@ for _method in (
         about=About(
             description="logits corrected by the features of a few labelled images per class",
             citation="Zhang et al., 2022",
+            link="https://arxiv.org/abs/2207.09519",
             colour="#661100",
             dash="-.",
             order=50,

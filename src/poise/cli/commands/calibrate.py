@@ -14,6 +14,7 @@ from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import LabelsFile, Threads, labels_from
 from poise.cli.output.calibration_tables import tables
+from poise.cli.output.cost_note import cost_note
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.progress import watched
@@ -70,6 +71,8 @@ def calibrate(
     limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
     calibrating.check_number(len(paths), methods=len(methods), **limits)
     classifier = _classifier({**options, "labels": known, "method": methods}, paths, quiet)
+    if note := cost_note(classifier, len(paths)):
+        remark(note, quiet=quiet)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         calibration = calibrating.calibrate(

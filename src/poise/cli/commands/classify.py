@@ -22,6 +22,7 @@ from poise.cli.input.shared_options import (
     stored_options,
 )
 from poise.cli.output import result_rows, row_settings, sink, sorted_images
+from poise.cli.output.cost_note import cost_note
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
@@ -98,6 +99,8 @@ def classify(
             row_settings.begin(out, rows, resume=resume)
         finished = sink.finished(out, chosen) if resume else frozenset()
         paths = [path for path in paths if str(path) not in finished]
+        if engine is EngineName.local and (note := cost_note(classifier, len(paths))):
+            remark(note, quiet=quiet)
         outcomes = watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
         rows_go_to = sink.Sink(output.value, columns, out, append=resume, sorting=sorting)
         sink.write_rows(outcomes, len(paths), rows_go_to, quiet=quiet)

@@ -156,7 +156,7 @@ def comparison(
 
 
 def _long_names(records: Records) -> Iterator[str]:
-    """Yield what the settings are that the table names after their runs."""
+    """Yield one note per setting that the table abbreviates to its run names."""
     for setting in records.settings:
         short, label = records.short_label(setting), records.label(setting)
         if not label.endswith(short):
