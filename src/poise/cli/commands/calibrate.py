@@ -71,8 +71,8 @@ def calibrate(
     limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
     calibrating.check_number(len(paths), methods=len(methods), **limits)
     classifier = _classifier({**options, "labels": known, "method": methods}, paths, quiet)
-    if note := cost_note(classifier, len(paths)):
-        remark(note, quiet=quiet)
+    if cost := cost_note(classifier, len(paths)):
+        remark(cost, quiet=quiet)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         calibration = calibrating.calibrate(
