@@ -29,6 +29,7 @@ SHOWN = {
     "console",
     "http",
     "dockerfile",
+    "{csv-table}",
     "{eval-rst}",
 }  # blocks that are shown and not run
 TIMEOUT = 120
