@@ -88,6 +88,14 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
     """Build both halves of a configuration from one flat mapping, as a TOML file or the command line has it.
 
     The key ``temperature`` is short for ``framework_options.temperature``.
+
+    Args:
+        values: fields of `RunConfig` and `Settings`, by name.
+
+    Example:
+        >>> config, settings = build({"datasets": ["caltech101"], "methods": ["zero-shot"], "out": "runs"})
+        >>> config.views, settings.out
+        (64, 'runs')
     """
     types = _types()
     for key in values:

@@ -82,7 +82,13 @@ def assign(confidence: ArrayLike, bins: int = 20) -> Ints:
 
 
 def equal_width(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Bins:
-    """Sort predictions into ``bins`` bins of equal width, some of which may be empty."""
+    """Sort predictions into ``bins`` bins of equal width, some of which may be empty.
+
+    Args:
+        confidence: probability of each prediction [N].
+        correct: whether each prediction is correct [N].
+        bins: number of bins.
+    """
     values, hits = checked_top(confidence, correct)
     limits = edges(bins)
     return _collect(assign(values, bins), values, hits.astype(np.float64), limits[:-1], limits[1:])
@@ -94,6 +100,11 @@ def equal_mass(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Bin
     The edges are order statistics. Equal confidences stay together, so ties give fewer bins. Bins are (lower, upper]
     except the first, which includes its lower edge. If all confidences are equal there is one bin; the published code
     then reports an error of 0 whatever the accuracy.
+
+    Args:
+        confidence: probability of each prediction [N].
+        correct: whether each prediction is correct [N].
+        bins: number of bins.
     """
     values, hits = checked_top(confidence, correct)
     limits = np.unique(np.sort(values)[mass_positions(len(values), bins)])

@@ -27,12 +27,24 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
 
 
 def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
-    """ECE over bins of equal mass; see `poise.metrics.equal_mass` for ties."""
+    """ECE over bins of equal mass; see `poise.metrics.equal_mass` for ties.
+
+    Args:
+        confidence: probability of each prediction [N].
+        correct: whether each prediction is correct [N].
+        bins: number of bins.
+    """
     return equal_mass(confidence, correct, bins).expected_gap
 
 
 def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
-    """Maximum calibration error: the largest ``|acc_b - conf_b|`` over equal-width bins that are not empty."""
+    """Maximum calibration error: the largest ``|acc_b - conf_b|`` over equal-width bins that are not empty.
+
+    Args:
+        confidence: probability of each prediction [N].
+        correct: whether each prediction is correct [N].
+        bins: number of bins.
+    """
     return equal_width(confidence, correct, bins).largest_gap
 
 
@@ -48,7 +60,13 @@ def sce(probs: ArrayLike, labels: ArrayLike, bins: int = 20) -> float:
 
 
 def classwise_ece(probs: ArrayLike, labels: ArrayLike, bins: int = 20) -> Floats:
-    """[C] ECE of each class: its probability is the confidence, and being the label is being correct."""
+    """[C] ECE of each class: its probability is the confidence, and being the label is being correct.
+
+    Args:
+        probs: probabilities [N, C].
+        labels: correct classes [N].
+        bins: number of bins.
+    """
     bins = checked_count("bins", bins)
     table, truth = checked_probs(probs, labels)
     images, classes = table.shape

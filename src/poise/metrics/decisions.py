@@ -11,6 +11,10 @@ from poise.metrics.sample import Bools, Floats, Ints, Weighted
 def classwise_coverage(covered: ArrayLike, labels: ArrayLike) -> Floats:
     """[K] the share of sets that contain the label, for each of the K classes that occur, in the order of labels.
 
+    Args:
+        covered: whether each prediction set contains the label [N].
+        labels: correct classes [N].
+
     >>> classwise_coverage([True, False, True], [0, 0, 2]).tolist()
     [0.5, 1.0]
     """
@@ -21,6 +25,10 @@ def classwise_coverage(covered: ArrayLike, labels: ArrayLike) -> Floats:
 
 def answered_error(answered: ArrayLike, correct: ArrayLike) -> float:
     """Share of wrong predictions among the images that are answered; 0 if none is answered.
+
+    Args:
+        answered: whether each image is answered [N].
+        correct: whether each prediction is correct [N].
 
     >>> answered_error([True, True, False], [True, False, False])
     0.5

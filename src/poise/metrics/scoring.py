@@ -24,6 +24,10 @@ def top_k(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> float:
 def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     """Fraction of images whose most probable class is the label.
 
+    Args:
+        probs: probabilities [N, C].
+        labels: correct classes [N].
+
     >>> accuracy([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], [0, 1, 1])
     0.6666666666666666
     """
@@ -32,6 +36,11 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
 
 def nll(probs: ArrayLike, labels: ArrayLike, floor: float = NLL_FLOOR) -> float:
     """Mean negative log-likelihood in nats; probabilities below ``floor`` are raised to it.
+
+    Args:
+        probs: probabilities [N, C].
+        labels: correct classes [N].
+        floor: smallest probability.
 
     >>> round(nll([[0.5, 0.5], [1.0, 0.0]], [0, 0]), 6)
     0.346574
@@ -47,6 +56,10 @@ def nll_per_image(probs: ArrayLike, labels: ArrayLike, floor: float = NLL_FLOOR)
 
 def brier(probs: ArrayLike, labels: ArrayLike) -> float:
     """Mean multi-class Brier score, Σ_k (p_k - 1[k = label])², from 0 to 2.
+
+    Args:
+        probs: probabilities [N, C].
+        labels: correct classes [N].
 
     >>> brier([[0.0, 1.0], [0.5, 0.5]], [0, 0])
     1.25

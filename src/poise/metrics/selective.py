@@ -29,7 +29,12 @@ class RiskCoverage:
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Compute the risk-coverage curve, one point per image, from ``confidence`` [N] and ``correct`` [N]."""
+    """Compute the risk-coverage curve, one point per image, from ``confidence`` [N] and ``correct`` [N].
+
+    Args:
+        confidence: probability of each prediction [N].
+        correct: whether each prediction is correct [N].
+    """
     values, hits = checked_top(confidence, correct)
     order = np.argsort(-values, kind="stable")
     ranked = values[order]
@@ -42,6 +47,10 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 
 def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Area under the risk-coverage curve; lower is better.
+
+    Args:
+        confidence: probability of each prediction [N].
+        correct: whether each prediction is correct [N].
 
     >>> round(aurc([0.9, 0.8, 0.7], [True, False, True]), 6)
     0.277778
