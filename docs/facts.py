@@ -219,7 +219,8 @@ def draw(chosen: str) -> str:
             parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#b8bec5"><title>{html.escape(name)}</title></circle>')
     for name, colour in {"zero-shot": "#1b1f24", chosen: "#0072b2"}.items():
         x, y = place(points[name])
-        side, shift = ("end", -9) if x > wide * 0.7 else ("start", 9)
+        left_of = name != chosen or x > wide * 0.7
+        side, shift = ("end", -9) if left_of else ("start", 9)
         parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{colour}"/>')
         parts.append(
             f'<text x="{x + shift}" y="{y - 8}" text-anchor="{side}" fill="{colour}" font-weight="bold">{name}</text>'

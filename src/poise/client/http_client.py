@@ -130,11 +130,10 @@ class Client(_Calls):
 class AsyncClient(_Calls):
     """Classifies images on a server, with ``await``; see `Client` for the arguments.
 
-    Example:
-        ```python
+    Example::
+
         async with AsyncClient("http://127.0.0.1:8000") as client:
             replies = await asyncio.gather(*(client.classify(path, labels=labels) for path in paths))
-        ```
     """
 
     def __init__(self, url: str, *, token: str = "", timeout: float = 120.0, retries: int = 3) -> None:
