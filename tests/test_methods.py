@@ -51,7 +51,7 @@ def test_the_weight_of_a_rule_is_an_option() -> None:
 def test_names_with_steps_are_read_everywhere_alike() -> None:
     method = methods.get("kld+cats|cots")
     assert (method.name, method.file_name) == ("kld+cats | cots", "kld+cats--cots")
-    assert method.about.citation == "Choi et al.; Liang et al., 2026"
+    assert method.about.citation == "Choi et al., 2026; Liang et al., 2026"
     assert (method.about.colour, method.about.dash) == (methods.get("kld+cats").about.colour, ":")
     assert method.cost == "all views; 1 backward and 1 forward text passes"
     assert look("kld+cats | cots") == method.about
