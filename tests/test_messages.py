@@ -60,4 +60,4 @@ def test_one_image_is_singular() -> None:
 def _classifier() -> object:
     import poise
 
-    return poise.Classifier(["cat"], "tiny", "zero-shot", device="cpu")
+    return poise.Classifier(["cat"], "tiny", "zero-shot", device="cpu", one_label=True)

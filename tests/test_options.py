@@ -6,10 +6,16 @@ import inspect
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
+
+import pytest
+import torch
 
 import poise
 from poise.client import AsyncClient, Client
+from poise.inference import ray_classifier
+from poise.inference.batch_sizes import default_batch_size
 from poise.options import Options, request_rows, rows
 
 # One line more in `AnswerOptions`, before anything else of poise is imported.
@@ -58,6 +64,8 @@ from poise.client.http_client import _Calls
 found["client"] = _Calls._classify(b"x", {"blur": 0.75})["data"] == {"blur": "0.75"}
 found["client signature"] = "blur" in inspect.signature(Client.classify).parameters
 
+from poise.inference import ray_classifier
+from poise.inference.batch_sizes import default_batch_size
 from poise.options import Options
 from poise.demo.calls import Call, in_curl, in_python, in_shell
 call = Call("a.png", Options(labels=("a", "b"), blur=0.75))
@@ -130,3 +138,9 @@ def test_calls_of_the_client_show_the_options_of_a_request() -> None:
     for kind in (Client, AsyncClient):
         for call in (kind.classify, kind.batch):
             assert names <= {*inspect.signature(call).parameters}
+
+
+def test_a_cluster_computes_shares_for_the_views_of_a_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_classifier, "Pool", lambda *given, **options: types.SimpleNamespace(on_gpu=False))
+    made = ray_classifier.ClusterClassifier({"labels": ["cat", "dog"], "method": ["zero-shot"]})
+    assert made.share == default_batch_size(torch.device("cpu"), 64) != default_batch_size(torch.device("cpu"), 1)

@@ -161,5 +161,5 @@ def test_text_is_escaped_in_attributes_too() -> None:
 
 
 def test_a_single_label_is_explained(service, image) -> None:
-    result = poise.Classifier(["cat"], service.encoder, "zero-shot")(image)
+    result = poise.Classifier(["cat"], service.encoder, "zero-shot", one_label=True)(image)
     assert "only one label" in Reader(answer_card([result], result)).words

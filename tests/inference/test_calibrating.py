@@ -160,6 +160,22 @@ def test_other_conditions_are_refused_with_both_values(encoder, calibration, cha
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+def test_a_file_opens_the_classifier_that_it_was_made_with(encoder, tmp_path):
+    labels = ["cat", "dog", "a b"]
+    plain = Classifier(labels, encoder, "kld+cats", views=3, seed=5, template="art of a {}.")
+    answered = [result.label for result in plain(images(60))]  # an easy task, which a low error can be certified for
+    made = plain.calibrate(images(60), answered, missing_labels=True)
+    made.save(tmp_path / "c.json")
+    opened = Classifier.from_calibration(tmp_path / "c.json", max_error=0.25, coverage=0.9, device="cpu")
+    assert (list(opened.labels), opened.options.views, opened.options.seed) == (labels, 3, 5)
+    assert (opened.options.template, [method.name for method in opened.methods]) == ("art of a {}.", ["kld+cats"])
+    given = {"views": 3, "seed": 5, "template": "art of a {}.", "max_error": 0.25, "coverage": 0.9}
+    image = images(1, seed=9)[0]
+    assert opened(image) == Classifier(labels, encoder, "kld+cats", calibration=made, **given)(image)
+    with pytest.raises(InvalidCalibrationError, match="views 3, and this classifier has 4"):
+        Classifier.from_calibration(made, views=4, device="cpu")
+
+
 def test_the_tuned_words_have_to_be_the_same(encoder):
     options = {"method": "tpt", "template": "a photo of a {} in the wild."}
     made = classifier(encoder, context="before", **options).calibrate(images(20), truth(20))

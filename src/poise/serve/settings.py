@@ -55,7 +55,7 @@ class ServiceSettings(Options):
     def __post_init__(self) -> None:
         check_guarantees(self.calibration, self.coverage, self.max_error, self.reject)
         if self.labels:
-            check_labels(self.labels, fewest=2)
+            check_labels(self.labels, fewest=1 if self.one_label else 2)
 
     @property
     def methods(self) -> tuple[str, ...]:
