@@ -47,7 +47,7 @@ def stored(folder, tmp_path_factory) -> Path:
     for text in (
         "Methods on 24 images",
         "kld+cats",
-        "ECE % after",
+        "NLL after",
         "floor",
         "Reliability of",
         "Recommended:",

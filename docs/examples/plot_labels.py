@@ -2,7 +2,7 @@
 What 100 labelled images do
 ===========================
 
-An overconfident classifier is calibrated with a temperature that is fitted on 100 labelled images, and the rest is used
+An overconfident classifier is calibrated with a curve that is fitted on 100 labelled images, and the rest is used
 to see how well this worked. The numbers are generated; ``poise calibrate`` does the same for your images.
 """
 
@@ -12,7 +12,7 @@ to see how well this worked. The numbers are generated; ``poise calibrate`` does
 import matplotlib.pyplot as plt
 import numpy as np
 
-from poise.calibration import fit_temperature
+from poise.calibration import fit_calibrator
 from poise.metrics import ece, ece_floor, equal_width
 
 generator = np.random.default_rng(1)
@@ -28,9 +28,9 @@ def softmax(values):
 
 raw = softmax(2.5 * logits)
 labelled, others = slice(0, 100), slice(100, None)
-calibrator = fit_temperature(raw[labelled], truth[labelled])
-calibrated = calibrator.apply(raw[others])
-print(calibrator)
+fit = fit_calibrator(raw[labelled], truth[labelled])
+calibrated = fit.calibrator.apply(raw[others])
+print(fit)
 
 # %%
 # Points on the diagonal are right as often as they say. Bins with few images are noisy, and the floor says how much of

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from poise.calibration import Answers, Calibration, Conditions, assess, certify, choose
-from poise.calibration.assess import METRICS, _mean, recommend
+from poise.calibration import (
+    Answers,
+    Calibration,
+    Calibrator,
+    Conditions,
+    Curve,
+    assess,
+    certify,
+    fit_calibrator,
+    held_out,
+)
+from poise.calibration.assess import AFTER, BEFORE, _mean, recommend
 from poise.calibration.conformal import scores
+from poise.calibration.stored import _checksum
 from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
 from poise.metrics.bootstrap import Estimate, Interval
@@ -36,26 +48,28 @@ PROBS = {name: RNG.dirichlet(np.ones(3), 60) for name in ("one", "two")}
 
 @pytest.fixture  # not of the module: mutation runs ask each test which functions it reaches
 def made() -> Calibration:
-    answers = {name: Answers({"steps": 1}, probs, [0.1, 0.2, 0.6]) for name, probs in PROBS.items()}
+    answers = {name: Answers({"steps": 1}, probs, [0.1, 0.2, 0.6], U) for name, probs in PROBS.items()}
     return assess(CONDITIONS, answers, LABELS, U, [f"key {at}" for at in range(60)], delta=0.2)
 
 
 def test_every_part_holds_what_its_probabilities_give(made: Calibration) -> None:
     for name, probs in PROBS.items():
-        part, sample, choice = made.methods[name], Sample.of(probs, LABELS), choose(probs, LABELS)
-        calibrated = Sample.of(choice.held_out, LABELS)
+        part, sample, fit = made.methods[name], Sample.of(probs, LABELS), fit_calibrator(probs, LABELS)
+        calibrated = Sample.of(held_out(probs, LABELS), LABELS)
         assert part.settings == {"steps": 1}
         assert part.delta == 0.1  # two methods share it
         np.testing.assert_array_equal(part.labels, LABELS)
         np.testing.assert_array_equal(part.confidence, probs.max(1))
         np.testing.assert_array_equal(part.correct, probs.argmax(1) == LABELS)
-        np.testing.assert_array_equal(part.held_out, calibrated.confidence)
+        np.testing.assert_array_equal(part.predicted, probs.argmax(1))
         assert set(part.scores) == set(scores)
         for score, values in part.scores.items():
             np.testing.assert_array_equal(values, scores.get(score).of_labels(probs, LABELS, U))
-        assert (part.calibrator, part.intervals, part.reason) == (choice.calibrator, choice.intervals, choice.reason)
-        for stored, of in ((part.before, sample), (part.after, calibrated)):
-            assert stored == {row: each.interval for row, each in estimate([of], names=METRICS).items()}
+        assert (part.calibrator, part.intervals, part.unchanged) == (fit.calibrator, fit.intervals, fit.unchanged)
+        assert part.before == {row: each.interval for row, each in estimate([sample], names=BEFORE).items()}
+        after = estimate([calibrated], names=AFTER)
+        assert part.after == {row: after[row].interval for row in ("nll", "brier")}
+        assert part.seconds is not None
         assert part.seconds.value == pytest.approx(0.3)
         assert part.certificate(0.9) == certify(probs.max(1), probs.argmax(1) == LABELS, 0.9, delta=0.1)
     assert made.confidence == pytest.approx(0.8)
@@ -179,28 +193,34 @@ def test_sets_contain_labels_as_often_as_asked(made: Calibration) -> None:
         mine = np.flatnonzero(label == LABELS)
         limit = sorted(part.scores["lac"][mine])[math.ceil((len(mine) + 1) * 0.8) - 1]
         np.testing.assert_array_equal(
-            (own.members & ~own.empty[:, None])[:, label], (1 - PROBS["one"][:, label] <= limit + 1e-8) & ~own.empty
+            (own.members & ~own.empty[:, None])[:, label],
+            (-np.log(PROBS["one"][:, label]) <= limit + 1e-8) & ~own.empty,
         )
 
 
 def test_ten_bins_by_default(made: Calibration) -> None:
-    for bins in made.methods["one"].reliability():
-        assert len(bins.count) == 10
-        assert bins.count.sum() == 60
+    bins = made.methods["one"].reliability()
+    assert len(bins.count) == 10
+    assert bins.count.sum() == 60
 
 
 DAMAGED = {
-    ("format",): (1, "its format is 1, and this version of poise reads 'poise-calibration/1'"),
+    ("format",): (1, "its format is 1, and this version of poise reads 'poise-calibration/2'"),
     ("recommended",): ("three", "the recommended method 'three' is not in it"),
     ("images",): (["x"], "it does not have one answer per image"),
-    ("methods", "one", "labels"): ([3] * 60, "it has more classes than labels"),
-    ("methods", "two", "labels"): ([[0]] * 60, "'labels' must be whole numbers and 'correct' true or false"),
-    ("methods", "one", "correct"): ([1] * 60, "'labels' must be whole numbers and 'correct' true or false"),
-    ("methods", "one", "held_out"): ([0.5], "its lists have different lengths"),
+    ("conditions", "labels"): (["a", "b"], "it has more classes than labels"),
+    ("methods", "two", "labels"): ([[0]] * 60, "'labels' and 'predicted' must be whole numbers"),
+    ("methods", "one", "predicted"): ([True] * 60, "'labels' and 'predicted' must be whole numbers"),
+    ("methods", "one", "match"): ([0.5], "its lists have different lengths"),
     ("methods", "one", "confidence"): ([2.0] * 60, "it has numbers that are not valid"),
     ("methods", "one", "delta"): (1.0, "'delta' is 1.0, not between 0 and 1"),
-    ("methods", "one", "reason"): (None, "'reason' is missing"),
+    ("methods", "one", "before"): (None, "'before' is missing"),
 }
+
+
+def sealed(values: dict) -> dict:
+    """Return an edited file with the checksum that it would have."""
+    return {**values, "checksum": _checksum({key: part for key, part in values.items() if key != "checksum"})}
 
 
 @pytest.mark.parametrize("path", DAMAGED, ids="/".join)
@@ -215,7 +235,7 @@ def test_damage_is_named(made: Calibration, path: tuple[str, ...], tmp_path: Pat
         del inner[path[-1]]
     else:
         inner[path[-1]] = value
-    (tmp_path / "c.json").write_text(json.dumps(values), "utf-8")
+    (tmp_path / "c.json").write_text(json.dumps(sealed(values)), "utf-8")
     with pytest.raises(InvalidCalibrationError) as problem:
         Calibration.load(tmp_path / "c.json")
     assert str(problem.value) == (
@@ -231,8 +251,68 @@ def changed(made: Calibration, path: Path, *keys: str, value: object) -> Path:
     for name in keys[:-1]:
         inner = inner[name]
     inner[keys[-1]] = value
-    path.write_text(json.dumps(values), "utf-8")
+    path.write_text(json.dumps(sealed(values)), "utf-8")
     return path
+
+
+EDITS: dict[str, Callable[[dict], None]] = {
+    "all are correct": lambda part: part.update(predicted=part["labels"]),
+    "scores of 0": lambda part: part["scores"].update(lac=[0.0] * 60, aps=[0.0] * 60, raps=[0.0] * 60),
+    "labels in another order": lambda part: part.update(labels=part["labels"][::-1]),
+    "higher confidences": lambda part: part.update(confidence=[min(1.0, c + 0.1) for c in part["confidence"]]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+def test_an_edited_file_is_refused(made: Calibration, edit: Callable[[dict], None], tmp_path: Path) -> None:
+    values = made.to_dict()
+    edit(values["methods"]["one"])
+    for content, text in ((values, "its checksum is another one"), (sealed(values), "scores contradict its confid")):
+        (tmp_path / "c.json").write_text(json.dumps(content), "utf-8")
+        with pytest.raises(InvalidCalibrationError, match=text):
+            Calibration.load(tmp_path / "c.json")
+
+
+def test_another_calibrator_is_refused(made: Calibration, tmp_path: Path) -> None:
+    values = made.to_dict()
+    values["methods"]["one"]["calibrator"] = {"name": "temperature", "temperature": 0.01}
+    (tmp_path / "c.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(InvalidCalibrationError, match="its checksum is another one"):
+        Calibration.load(tmp_path / "c.json")
+
+
+def first_format(made: Calibration) -> dict:
+    """Return what a file of the first format would contain."""
+    values = made.to_dict() | {"format": "poise-calibration/1"}
+    del values["checksum"]
+    for name, part in values["methods"].items():
+        part["correct"] = made.methods[name].correct.tolist()
+        part["held_out"], part["reason"] = part["confidence"], "temperature, because"
+        part["scores"]["lac"] = (1 - np.exp(-np.array(part["scores"]["lac"]))).tolist()
+        part["calibrator"] = {"name": "beta", "a": 1.0, "b": 0.5, "m": 0.1, "temperature": 2.0}
+        part["after"] |= {"accuracy": [0.5, 0.4, 0.6], "ece": [0.1, 0.0, 0.2], "ece_floor": [0.1, 0.0, 0.2]}
+        for key in ("predicted", "match", "unchanged"):
+            del part[key]
+    return values
+
+
+def test_files_of_the_first_format_are_read(made: Calibration, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(json.dumps(first_format(made)), "utf-8")
+    old = Calibration.load(tmp_path / "c.json")
+    for name, part in old.methods.items():
+        now = made.methods[name]
+        np.testing.assert_array_equal(part.correct, now.correct)
+        np.testing.assert_allclose(part.scores["lac"], now.scores["lac"], atol=1e-9)
+        np.testing.assert_array_equal(part.sets(PROBS[name], 0.8, U).members, now.sets(PROBS[name], 0.8, U).members)
+        assert part.certificate(0.9) == now.certificate(0.9)
+        assert part.calibrator == Calibrator((Curve(1.0, 2.0, 1.0, 0.5, 0.1),))
+    old.save(tmp_path / "new.json")
+    assert Calibration.load(tmp_path / "new.json").to_dict() == old.to_dict()
+    values = first_format(made)
+    values["methods"]["one"]["correct"] = [True] * 60
+    (tmp_path / "c.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(InvalidCalibrationError, match="contradict"):
+        Calibration.load(tmp_path / "c.json")
 
 
 def test_long_reasons_are_cut_and_end_with_one_full_stop(made: Calibration, tmp_path: Path) -> None:
@@ -242,11 +322,11 @@ def test_long_reasons_are_cut_and_end_with_one_full_stop(made: Calibration, tmp_
         assert problem.value.message.endswith(f"can be used: the recommended method '{shown}.")
 
 
-def test_whole_numbers_and_the_ends_of_the_range_are_read(made: Calibration, tmp_path: Path) -> None:
-    path = changed(made, tmp_path / "c.json", "methods", "one", "confidence", value=[0, 1] * 30)
+def test_whole_numbers_are_read(made: Calibration, tmp_path: Path) -> None:
+    path = changed(made, tmp_path / "c.json", "methods", "one", "match", value=[0, 1] * 30)
     part = Calibration.load(path).methods["one"]
-    assert part.confidence.tolist() == [0.0, 1.0] * 30
-    assert part.confidence.dtype == np.float64
+    assert part.match is not None
+    assert part.match.dtype == np.float64
 
 
 def test_numbers_that_json_does_not_have_are_not_written(made: Calibration, tmp_path: Path) -> None:
@@ -265,7 +345,7 @@ def test_the_file_is_readable_text(made: Calibration, tmp_path: Path) -> None:
     assert again.to_dict() == made.to_dict()
     assert (again.reason, again.recommended, again.images) == (made.reason, made.recommended, made.images)
     for name, part in again.methods.items():
-        for field in ("settings", "calibrator", "intervals", "reason", "before", "after", "seconds", "delta"):
+        for field in ("settings", "calibrator", "intervals", "unchanged", "before", "after", "seconds", "delta"):
             assert getattr(part, field) == getattr(made.methods[name], field)
-        for field in ("labels", "confidence", "held_out", "correct"):
+        for field in ("labels", "confidence", "predicted", "correct"):
             np.testing.assert_array_equal(getattr(part, field), getattr(made.methods[name], field))

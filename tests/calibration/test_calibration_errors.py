@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from poise.calibration import Beta, Temperature, calibrator_from, certify, fit_beta, fit_temperature, upper_bound
+from poise.calibration import Calibrator, Curve, calibrator_from, certify, upper_bound
 from poise.calibration.certify import images_for_error
 from poise.calibration.conformal import class_quantiles, images_for_coverage, quantile, scores
 from poise.calibration.levels import exact_level
@@ -17,42 +17,33 @@ LEVEL = "Give a number between 0 and 1, such as 0.9 or 0.05."
 PROBS = [[0.5, 0.5], [0.2, 0.8]]
 RANDOM = "APS and RAPS need random numbers u in [0, 1], one per image. Draw 2 numbers from a seeded generator."
 BOUND = "Numbers of errors outside of 0 to the number of images were given. Give counts of the same images."
-WEIGHTS = "or some are negative or not finite. Give 2 numbers of at least 0."
 PARAMETERS = "does not have exactly its parameters."
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (
-        lambda: Temperature(0.0),
-        "temperature = 0.0 was given to the calibrator 'temperature'. Give a number from 0.0001 to 10000.",
+        lambda: Calibrator((Curve(1.0, 0.0),)),
+        "temperature = 0.0 was given to a curve of a calibrator. Give a number from 0.006 to 150.",
     ),
     (
-        lambda: Temperature(10001),
-        "temperature = 10001 was given to the calibrator 'temperature'. Give a number from 0.0001 to 10000.",
-    ),
-    (lambda: Beta(1.0, -1.0, 0.0), "b = -1.0 was given to the calibrator 'beta'. Give a number from 0 to 10000."),
-    (
-        lambda: Beta(1.0, 1.0, -1e5),
-        "m = -100000.0 was given to the calibrator 'beta'. Give a number from -10000 to 10000.",
+        lambda: Calibrator((Curve(1.0, b=-1.0),)),
+        "b = -1.0 was given to a curve of a calibrator. Give a number from 0 to 10000.",
     ),
     (
-        lambda: Temperature("1"),  # type: ignore[arg-type]
-        "The option 'temperature' of the calibrator 'temperature' is '1'. Give a value of type float.",
+        lambda: Calibrator((Curve(0.5), Curve(0.4))),
+        "A calibrator with 2 curves was given, or their weights do not add up to 1. Give 1 to 10000 curves.",
     ),
     (
         lambda: calibrator_from({"name": "isotonic" * 9}),
-        "No calibrator has the name 'isotonicisotonicisotonicisotonicisotonic'. Known: temperature, beta.",
+        "No calibrator has the name 'isotonicisotonicisotonicisotonicisotonic'. Known: curves, temperature, beta.",
     ),
-    (lambda: calibrator_from(None), "No calibrator has the name 'None'. Known: temperature, beta."),  # type: ignore[arg-type]
+    (lambda: calibrator_from(None), "No calibrator has the name 'None'. Known: curves, temperature, beta."),  # type: ignore[arg-type]
     (
         lambda: calibrator_from({"name": "temperature"}),
         f"The calibrator 'temperature' {PARAMETERS} Give name, temperature.",
     ),
     (
         lambda: calibrator_from({"name": "beta", "a": 1.0, "b": 1.0, "m": 0.0}),
-        f"The calibrator 'beta' {PARAMETERS} Give a, b, m, name, temperature.",
+        f"The calibrator 'beta' {PARAMETERS} Give name, a, b, m, temperature.",
     ),
-    (lambda: fit_temperature(PROBS, [0, 1], [1.0]), f"Weights of shape (1,) were given, {WEIGHTS}"),
-    (lambda: fit_beta(PROBS, [0, 1], [1.0, -1.0]), f"Weights of shape (2,) were given, {WEIGHTS}"),
-    (lambda: fit_beta(PROBS, [0, 1], [1.0, np.inf]), f"Weights of shape (2,) were given, {WEIGHTS}"),
     (lambda: upper_bound(3, 2, 0.1), BOUND),
     (lambda: upper_bound(-1, 2, 0.1), BOUND),
     (lambda: upper_bound(1, np.inf, 0.1), BOUND),
@@ -60,7 +51,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: images_for_error(0.0), f"max_error is 0.0. {LEVEL}"),
     (lambda: images_for_error(0.1, 0), f"delta is 0. {LEVEL}"),
     (lambda: images_for_coverage(1.0), f"coverage is 1.0. {LEVEL}"),
-    (lambda: certify([0.5], [True], 0.1, starts=0), "starts = 0 was given. Give a whole number of at least 1."),
+    (lambda: certify([0.5], [True], 0.1, start=0), "start = 0 was given. Give a whole number of at least 1."),
     (
         lambda: certify([0.5], [], 0.1),
         "Confidences of shape (1,) and outcomes of shape (0,) were given. "
@@ -108,9 +99,7 @@ def test_what_is_refused_and_in_which_words(at: int) -> None:
 
 
 def test_what_is_just_accepted() -> None:
-    assert [Temperature(1e-4).temperature, Temperature(10000).temperature] == [1e-4, 1e4]
-    assert isinstance(Temperature(2).temperature, float)
-    assert Beta(0, 1e4, -1e4) == Beta(0.0, 10000.0, -10000.0, 1.0)
+    assert Calibrator((Curve(1.0, 0.006, 0.0, 1e4, -1e4),)).curves[0].b == 1e4
     for u in ([0.0, 1.0], [1, 0]):
         assert scores.get("aps").of_labels(PROBS, [0, 1], u).shape == (2,)
     assert upper_bound(2, 2, 0.1) == 1

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from poise.calibration import certify, images_for_error, upper_bound
+from poise.calibration import Certificate, certify, images_for_error, upper_bound
+from poise.calibration.certify import first_rank
 from poise.errors import InvalidOptionError
 from tests.oracles import calibration as oracle
 
@@ -31,7 +32,8 @@ def test_golden_thresholds(case: dict) -> None:
     clear = np.abs(bounds - settings["risk"]) > 1e-9
     passes = tensors["mapie_p_value"] <= settings["delta"]
     np.testing.assert_array_equal((bounds <= settings["risk"])[clear], passes[clear])
-    found = certify(confidence, wrong == 0, settings["risk"], delta=settings["delta"], starts=1)
+    needed = images_for_error(settings["risk"], settings["delta"])
+    found = certify(confidence, wrong == 0, settings["risk"], delta=settings["delta"], start=needed)
     assert found.threshold == case["values"]["threshold"]
     assert found.images == len(wrong)
 
@@ -49,15 +51,15 @@ def test_upper_bounds_equal_the_oracle(delta: float) -> None:
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), max_size=70),
     st.sampled_from(["0.1", "0.25", "0.5"]),
     st.sampled_from(["0.05", "0.1", "0.25"]),
-    st.sampled_from([None, 1, 2, 3]),
+    st.sampled_from([None, 1, 5, 30]),
 )
 def test_thresholds_equal_the_oracle(
-    images: list[tuple[int, int]], max_error: str, delta: str, starts: int | None
+    images: list[tuple[int, int]], max_error: str, delta: str, start: int | None
 ) -> None:
     confidence = [level / 12 for level, _ in images]
     correct = [chance <= level for level, chance in images]
-    found = certify(confidence, correct, float(max_error), delta=float(delta), starts=starts)
-    expected = starts or oracle.room(len(images), max_error, delta)
+    found = certify(confidence, correct, float(max_error), delta=float(delta), start=start)
+    expected = start or oracle.first_rank(len(images), max_error, delta)
     assert found.threshold == oracle.certified(confidence, correct, max_error, delta, expected)
     if found.threshold is not None:
         answered = [hit for value, hit in zip(confidence, correct, strict=True) if value >= found.threshold]
@@ -89,9 +91,34 @@ def test_edges() -> None:
 
 
 def test_one_early_error_does_not_end_everything() -> None:
-    confidence, correct = np.linspace(1, 0.5, 300), np.arange(300) != 3
-    assert certify(confidence, correct, 0.05, starts=1).threshold is None
-    assert certify(confidence, correct, 0.05).answered == 300
+    confidence, correct = np.linspace(1, 0.5, 400), np.arange(400) != 3
+    assert certify(confidence, correct, 0.05, start=59).threshold is None
+    assert certify(confidence, correct, 0.05).answered == 400
+
+
+def test_certificates_say_what_was_asked() -> None:
+    assert certify([0.5], [True], 0.1, delta=0.2) == Certificate(None, 0, 0, 1.0, 0.1, 0.2, 1)
+    assert certify([0.5] * 9, [False] * 9, 0.1) == Certificate(None, 0, 0, 1.0, 0.1, 0.05, 9)
+    found = certify([0.9] * 30 + [0.4] * 10, [True] * 30 + [False] * 10, 0.1)
+    assert (found.threshold, found.answered, found.errors, found.images) == (0.9, 30, 0, 40)
+    assert (found.max_error, found.delta) == (0.1, 0.05)
+    assert found.bound == pytest.approx(1 - 0.05 ** (1 / 30), abs=1e-12)
+    assert isinstance(found.errors, int)
+    assert images_for_error(0.05) == images_for_error(0.05, 0.05) == 59
+
+
+def test_bounds_of_small_integers() -> None:
+    """Counts may come as any integers; 255 is the largest of these."""
+    found = upper_bound(np.array([255], dtype=np.uint8), np.array([300], dtype=np.uint16), 0.05)
+    np.testing.assert_allclose(found, oracle.upper_bound(255, 300, 0.05), atol=1e-10)
+
+
+@pytest.mark.parametrize("max_error", ["0.05", "0.1", "0.2", "0.5"])
+@pytest.mark.parametrize("delta", ["0.05", "0.2"])
+def test_the_first_rank_equals_the_oracle(max_error: str, delta: str) -> None:
+    for images in (0, 1, 29, 100, 117, 240, 399, 500):
+        expected = oracle.first_rank(images, max_error, delta)
+        assert first_rank(images, float(max_error), float(delta)) == expected
 
 
 def test_what_is_refused() -> None:

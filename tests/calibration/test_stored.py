@@ -10,6 +10,7 @@ import pytest
 
 from poise.calibration import Answers, Calibration, Conditions, assess
 from poise.calibration.assess import recommend
+from poise.calibration.stored import _checksum
 from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
 
@@ -56,12 +57,12 @@ def test_round_trip(text: str, tmp_path: Path):
 
 def test_reliability():
     part = made().methods["one"]
-    for bins, confidence in zip(part.reliability(5), (part.confidence, part.held_out), strict=True):
-        for at in range(5):
-            inside = (confidence > at / 5) & (confidence <= (at + 1) / 5)
-            assert bins.count[at] == inside.sum()
-            if inside.any():
-                assert bins.accuracy[at] == pytest.approx(part.correct[inside].mean())
+    bins, confidence = part.reliability(5), part.confidence
+    for at in range(5):
+        inside = (confidence > at / 5) & (confidence <= (at + 1) / 5)
+        assert bins.count[at] == inside.sum()
+        if inside.any():
+            assert bins.accuracy[at] == pytest.approx(part.correct[inside].mean())
 
 
 def _set(*path: str, value: object):
@@ -103,9 +104,11 @@ HOSTILE = {
     "confidence too short": _set(*ONE, "confidence", value=[0.5]),
     "confidence nested": _set(*ONE, "confidence", value=[[0.5]] * 40),
     "confidence of texts": _set(*ONE, "confidence", value=["x"] * 40),
-    "held out above 1": _set(*ONE, "held_out", value=[1.5] * 40),
-    "held out too short": _set(*ONE, "held_out", value=[0.5]),
-    "correct of numbers": _set(*ONE, "correct", value=[1] * 40),
+    "match not finite": _set(*ONE, "match", value=[float("inf")] * 40),
+    "match too short": _set(*ONE, "match", value=[0.5]),
+    "predictions of truth values": _set(*ONE, "predicted", value=[True] * 40),
+    "predictions beyond the classes": _set(*ONE, "predicted", value=[7] * 40),
+    "no checksum": _drop("checksum"),
     "labels beyond the classes": _set(*ONE, "labels", value=[7] * 40),
     "labels negative": _set(*ONE, "labels", value=[-1] * 40),
     "labels of floats": _set(*ONE, "labels", value=[0.5] * 40),
@@ -133,6 +136,8 @@ HOSTILE = {
 def test_hostile_files(text: str, change, tmp_path: Path):
     values = json.loads(text)
     change(values)
+    if "checksum" in values and "nan" not in (content := json.dumps(values).lower()) and "infinity" not in content:
+        values["checksum"] = _checksum({key: part for key, part in values.items() if key != "checksum"})
     (tmp_path / "c.json").write_text(json.dumps(values), "utf-8")
     with pytest.raises(InvalidCalibrationError, match=r"c\.json' is not a calibration"):
         Calibration.load(tmp_path / "c.json")

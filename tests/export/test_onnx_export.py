@@ -24,7 +24,7 @@ from PIL import Image
 
 from poise import Classifier, PoiseError, load_model
 from poise.backbones.loaders.onnx_file import seal
-from poise.calibration import Beta, Temperature
+from poise.calibration import Calibrator, Curve
 from poise.calibration.conformal import Lac
 from poise.cli.app import app
 from poise.errors import InvalidCheckpointError, InvalidOptionError
@@ -166,11 +166,16 @@ def test_a_tower_that_depends_on_the_aspect_ratio_is_refused(tmp_path: Path) -> 
         export_onnx(classifier, tmp_path / "x.onnx")
 
 
-@pytest.mark.parametrize(
-    "calibrator",
-    [Temperature(0.3), Temperature(4.0), Beta(0.5, 0.2, -1.0), Beta(1.5, 2.0, 0.3, 2.0), Beta(0.0, 0.0, -3.0)],
-    ids=repr,
-)
+CALIBRATORS = [
+    Calibrator((Curve(1.0, 0.3),)),
+    Calibrator((Curve(1.0, 4.0),)),
+    Calibrator((Curve(1.0, 2.0, 1.5, 2.0, 0.3),)),
+    Calibrator((Curve(1.0, 1.0, 0.0, 0.0, -3.0),)),
+    Calibrator((Curve(0.5), Curve(0.25, 2.0, 0.7, 0.7, -0.3), Curve(0.25, 2.0, 1.2, 1.2, 0.4))),
+]
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
 def test_calibrators_in_the_graph_equal_the_reference(calibrator: Any) -> None:
     logits = torch.randn(200, 7, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 20, 200)[:, None]
     probs = logits.softmax(-1)

@@ -75,7 +75,7 @@ def test_it_holds_the_plain_answers_of_every_method(encoder, calibration):
         np.testing.assert_array_equal(part.labels, classes)
         np.testing.assert_allclose(part.confidence, probs.max(1), atol=1e-6)
         np.testing.assert_array_equal(part.correct, probs.argmax(1) == classes)
-        np.testing.assert_allclose(part.scores["lac"], 1 - probs[np.arange(60), classes], atol=1e-6)
+        np.testing.assert_allclose(np.exp(-part.scores["lac"]), probs[np.arange(60), classes], atol=1e-6)
         assert part.delta == 0.05 / 2  # two methods share it
     assert len(calibration) == 60
     assert calibration.confidence == pytest.approx(0.95)
@@ -96,7 +96,8 @@ def test_results_are_calibrated_and_carry_sets_and_decisions(encoder, calibratio
         assert after.raw_confidence == pytest.approx(before.confidence, abs=1e-6)
         np.testing.assert_allclose([after.probabilities[label] for label in LABELS], expected, atol=1e-6)
         limit = np.sort(part.scores["lac"])[int(np.ceil(61 * 0.9)) - 1]
-        members = {label for label, prob in before.probabilities.items() if 1 - prob <= limit + 1e-8} or {before.label}
+        members = {label for label, prob in before.probabilities.items() if -np.log(prob) <= limit + 1e-8}
+        members = members or {before.label}
         assert set(after.prediction_set) == members
         assert after.prediction_set == after.set_at(0.9)
         assert after.prediction_set[0] == after.label
@@ -266,10 +267,10 @@ def test_a_set_without_a_probable_label_says_so(encoder):
     made = plain.calibrate(images(40), predicted, missing_labels=True)  # every answer is right
     results = [classifier(encoder, calibration=made, coverage=0.5)(image) for image in images(12, seed=2)]
     limit = np.sort(made.methods["zero-shot"].scores["lac"])[20]  # the ceil(41 * 0.5)-th
-    assert {1 - result.raw_confidence > limit + 1e-8 for result in results} == {True, False}
+    assert {-np.log(result.raw_confidence) > limit + 1e-8 for result in results} == {True, False}
     for result in results:
         assert any("no label is probable enough" in note for note in result.notes) == (
-            1 - result.raw_confidence > limit + 1e-8
+            -np.log(result.raw_confidence) > limit + 1e-8
         )
         assert result.prediction_set[0] == result.label
 

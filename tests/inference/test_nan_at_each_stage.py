@@ -11,7 +11,7 @@ import torch
 from poise import methods
 from poise.adamw import AdamW
 from poise.backbones import load_model
-from poise.calibration.calibrators import Beta, Temperature
+from poise.calibration import Calibrator, Curve
 from poise.encoding.class_texts import ClassTexts
 from poise.inference.predictor import Predictor
 from poise.loading.prepare import Preparer
@@ -142,7 +142,7 @@ def test_a_method_answers_alone_as_it_does_with_others(encoder, images, sound) -
             np.testing.assert_allclose(outcome[name].probs, shared[name].probs, atol=1e-5)
 
 
-@pytest.mark.parametrize("calibrator", [Temperature(2.0), Beta(0.5, 0.5, 0.5)])
+@pytest.mark.parametrize("calibrator", [Calibrator((Curve(1.0, 2.0),)), Calibrator((Curve(1.0, 1.0, 0.5, 0.5, 0.5),))])
 @pytest.mark.parametrize("value", [NAN, float("inf"), -1.0])
 def test_nan_is_not_calibrated(calibrator, value) -> None:
     with pytest.raises(ValueError, match="probabilit"):

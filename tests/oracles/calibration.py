@@ -9,59 +9,79 @@ from fractions import Fraction
 Row = Sequence[float]
 
 
-def temperature(probs: Sequence[Row], t: float) -> list[list[float]]:
-    out = []
-    for row in probs:
-        logits = [math.log(max(p, 2.0**-126)) / t for p in row]
-        powers = [math.exp(z - max(logits)) for z in logits]
-        out.append([power / math.fsum(powers) for power in powers])
-    return out
+def temperature(row: Row, t: float) -> list[float]:
+    logits = [math.log(max(p, 2.0**-126)) / t for p in row]
+    powers = [math.exp(z - max(logits)) for z in logits]
+    return [power / math.fsum(powers) for power in powers]
 
 
-def beta_confidence(c: float, a: float, b: float, m: float) -> float:
+def curve(c: float, a: float, b: float, m: float) -> float:
     c = min(max(c, 1e-6), 1 - 1e-6)
     logit = a * math.log(c) - b * math.log(1 - c) + m
     return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
-def beta(probs: Sequence[Row], a: float, b: float, m: float) -> list[list[float]]:
-    """Scale the other classes; where one of them reaches the top label, mix the row with the uniform distribution."""
-    out = []
-    for row in probs:
-        top = max(range(len(row)), key=lambda j: (row[j], -j))
-        if len(row) == 1:
-            out.append([1.0])
-            continue
-        even = 1 / len(row)
-        q = max(beta_confidence(row[top], a, b, m), even + 0.01 * max(row[top] - even, 0))
-        rest = {j: max(p, 2.0**-126) for j, p in enumerate(row) if j != top}
-        scale = (1 - q) / math.fsum(rest.values())
-        if max(rest.values()) * scale < q:
-            out.append([q if j == top else rest[j] * scale for j in range(len(row))])
-        else:
-            share = (q - even) / max(row[top] - even, 2.0**-126)
-            out.append([even + share * (p - even) for p in row])
-    return out
+def calibrated(row: Row, curves: Sequence[Sequence[float]]) -> list[float]:
+    """Average the rows of curves (weight, temperature, a, b, m).
+
+    Where a class reaches the top label, mix the row at its temperatures with the uniform distribution.
+    """
+    size, top = len(row), max(range(len(row)), key=lambda j: (row[j], -j))
+    if size == 1:
+        return [1.0]
+    out, plain = [0.0] * size, [0.0] * size
+    for weight, t, a, b, m in curves:
+        scaled = temperature(row, t)
+        q = curve(scaled[top], a, b, m)
+        rest = {j: max(p, 2.0**-126) for j, p in enumerate(scaled) if j != top}
+        for j in range(size):
+            plain[j] += weight * scaled[j]
+            out[j] += weight * (q if j == top else rest[j] * (1 - q) / math.fsum(rest.values()))
+    even = 1 / size
+    chance = max(out[top], even + 0.01 * max(plain[top] - even, 0))
+    total = math.fsum(out[j] for j in range(size) if j != top)
+    out = [chance if j == top else out[j] * (1 - chance) / total for j in range(size)]
+    if max(out[j] for j in range(size) if j != top) < chance:
+        return out
+    share = min((chance - even) / max(plain[top] - even, 2.0**-126), 1)
+    return [even + share * (p - even) for p in plain]
 
 
-def temperature_objective(probs: Sequence[Row], labels: Sequence[int], t: float) -> float:
-    total = math.log(t) ** 2 / 2
-    for row, y in zip(probs, labels, strict=True):
-        logits = [math.log(max(p, 2.0**-126)) / t for p in row]
-        total += max(logits) + math.log(math.fsum(math.exp(z - max(logits)) for z in logits)) - logits[y]
-    return total
+def posterior_mean(
+    probs: Sequence[Row], labels: Sequence[int], unchanged: float, scales: Sequence[float], tests: Sequence[float]
+) -> list[float]:
+    """Return the calibrated confidences of ``tests``, which are confidences of two classes.
+
+    The prior is cut into cells of equal probability along each axis (quantiles of Student's t with 2 degrees of
+    freedom), and each cell is represented by its middle.
+    """
+    cells = [(2 * at + 1) / (2 * CELLS) for at in range(CELLS)]
+    nodes = [(2 * u - 1) * math.sqrt(1 / (2 * u * (1 - u))) for u in cells]
+    total, means = 0.0, [0.0] * len(tests)
+    points = [(0.0, 0.0, 0.0, unchanged * CELLS**3)]
+    points += [
+        (scales[0] * x, scales[1] * y, scales[2] * z, 1 - unchanged) for x in nodes for y in nodes for z in nodes
+    ]
+    scaled: dict[float, list[list[float]]] = {}
+    for theta, m, log_b, weight in points:
+        t, b = math.exp(min(max(theta, -5), 5)), math.exp(min(max(log_b, -5), 5))
+        rows = scaled.setdefault(t, [temperature(row, t) for row in (*probs, *([c, 1 - c] for c in tests))])
+        for row, given, y in zip(rows, probs, labels, strict=False):
+            top = max(range(len(row)), key=lambda j: (given[j], -j))
+            q = curve(row[top], b, b, m)
+            share = 0.95 * row[y] / (1 - row[top]) + 0.05 / (len(row) - 1)
+            weight *= q if y == top else (1 - q) * share
+        total += weight
+        for at, row in enumerate(rows[len(probs) :]):
+            means[at] += weight * curve(row[0], b, b, m)
+    return [mean / total for mean in means]
 
 
-def beta_objective(probs: Sequence[Row], labels: Sequence[int], a: float, b: float, m: float) -> float:
-    total = 4 * ((a - 1) ** 2 + (b - 1) ** 2 + m**2) / 2
-    for row, y in zip(probs, labels, strict=True):
-        q = beta_confidence(max(row), a, b, m)
-        total -= math.log(q if list(row).index(max(row)) == y else 1 - q)
-    return total
+CELLS = 24
 
 
 def lac(row: Row, label: int, u: float) -> float:
-    return 1 - row[label]
+    return -math.log(max(row[label], 1e-300))
 
 
 def raps(row: Row, label: int, u: float, penalty: float = 0.01, free: int = 5) -> float:
@@ -97,12 +117,18 @@ def quantile(scores: Sequence[float], coverage: str) -> float:
 
 
 def class_quantiles(scores: Sequence[float], labels: Sequence[int], classes: int, coverage: str) -> list[float]:
-    found = []
-    for label in range(classes):
-        own = [score for score, y in zip(scores, labels, strict=True) if y == label]
-        q = quantile(own, coverage)
-        found.append(quantile(scores, coverage) if math.isinf(q) else q)
-    return found
+    """Classes that have too few images are taken together; if they still have too few, with the next smallest ones."""
+    by_class = [[score for score, y in zip(scores, labels, strict=True) if y == label] for label in range(classes)]
+    order = sorted(range(classes), key=lambda label: len(by_class[label]))
+    together = [label for label in order if math.isinf(quantile(by_class[label], coverage))]
+    if together:
+        while (
+            math.isinf(quantile([score for at in together for score in by_class[at]], coverage))
+            and len(together) < classes
+        ):
+            together = order[: len(together) + 1]
+    rest = quantile([score for at in together for score in by_class[at]], coverage)
+    return [rest if label in together else quantile(by_class[label], coverage) for label in range(classes)]
 
 
 def binomial_tail(errors: int, images: int, rate: float) -> float:
@@ -121,31 +147,36 @@ def upper_bound(errors: int, images: int, delta: float) -> float:
     return high
 
 
-def certified(
-    confidence: Sequence[float], correct: Sequence[bool], max_error: str, delta: str, starts: int
-) -> float | None:
-    """Return the threshold; a bound is at most ``max_error`` if so few errors at that rate have probability delta.
+def first_rank(images: int, max_error: str, delta: str) -> int:
+    """Return the last rank up to a quarter of the images at which one more error is allowed than at the rank before."""
+    rate, level = Fraction(max_error), Fraction(delta)
 
-    Sequence i starts where 2**i times as many images are answered as a test without errors needs.
-    """
-    rate, level = Fraction(max_error), Fraction(delta) / starts
+    def allowed(n: int) -> int:
+        errors = -1
+        while errors < n and fewer(errors + 1, n, rate) <= level:
+            errors += 1
+        return errors
+
     needed = next(n for n in range(1, 10_000) if (1 - rate) ** n <= level)
-    thresholds = []
-    for start in range(starts):
-        for value in sorted(set(confidence), reverse=True):
-            hits = [hit for c, hit in zip(confidence, correct, strict=True) if c >= value]
-            n, errors = len(hits), hits.count(False)
-            if n < needed * 2**start:
-                continue
-            if sum(math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1)) > level:
-                break
-            thresholds.append(value)
-    return min(thresholds, default=None)
+    ranks = [n for n in range(needed, max(needed, images // 4) + 1) if allowed(n) > allowed(n - 1)]
+    return ranks[-1]
 
 
-def room(images: int, max_error: str, delta: str) -> int:
-    """Return the number of sequences that so many images have room for."""
-    rate, starts = 1 - Fraction(max_error), 1
-    while rate ** (images // 2**starts) <= Fraction(delta) / (starts + 1):
-        starts += 1
-    return starts
+def fewer(errors: int, n: int, rate: Fraction) -> Fraction:
+    """Return the exact probability of at most ``errors`` errors."""
+    return sum((math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1)), Fraction(0))
+
+
+def certified(
+    confidence: Sequence[float], correct: Sequence[bool], max_error: str, delta: str, start: int
+) -> float | None:
+    """Return the threshold; a bound is at most ``max_error`` if so few errors at that rate have probability delta."""
+    found = None
+    for value in sorted(set(confidence), reverse=True):
+        hits = [hit for c, hit in zip(confidence, correct, strict=True) if c >= value]
+        if len(hits) < start:
+            continue
+        if fewer(hits.count(False), len(hits), Fraction(max_error)) > Fraction(delta):
+            break
+        found = value
+    return found

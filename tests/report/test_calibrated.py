@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from poise import metrics
-from poise.calibration import certify, choose
+from poise.calibration import certify, fit_calibrator
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import draw
 from poise.report.colours import CALIBRATED, look, order
@@ -87,7 +87,7 @@ def test_calibrated_rows_by_hand(records: Records, whole: Records) -> None:
     threshold = certify(everything["confidence"][held], everything["correct"][held], 0.6).threshold
     assert threshold is not None
     assert found["answered"].tolist() == (plain["confidence"] >= threshold).tolist()
-    calibrator = choose(probs, labels).calibrator
+    calibrator = fit_calibrator(probs, labels).calibrator
     assert found["confidence"] == pytest.approx(calibrator.apply(plain.probs.astype(np.float64)).max(1))
     assert found["prediction"].tolist() == plain["prediction"].tolist()
     sample = found.sample()

@@ -1,23 +1,15 @@
-"""Trustworthy confidences from a few labelled images: calibrators, prediction sets and certified thresholds.
+"""Trustworthy confidences from a few labelled images: a calibrator, prediction sets and certified thresholds.
 
 >>> from poise import calibration
 >>> probs, labels = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 1, 0, 0]
->>> calibration.choose(probs, labels).calibrator.name
-'temperature'
+>>> fit = calibration.fit_calibrator(probs, labels)
+>>> fit.calibrator.apply([[0.9, 0.1]]).argmax(1).tolist()
+[0]
 """
 
 from poise.calibration.assess import Answers, assess
-from poise.calibration.calibrators import (
-    Beta,
-    Calibrator,
-    Temperature,
-    calibrator_from,
-    calibrators,
-    fit_beta,
-    fit_temperature,
-)
+from poise.calibration.calibrators import Calibrator, Curve, calibrator_from
 from poise.calibration.certify import Certificate, certify, images_for_error, upper_bound
-from poise.calibration.choice import Choice, choose
 from poise.calibration.conditions import Conditions
 from poise.calibration.conformal import (
     ClassQuantiles,
@@ -29,31 +21,29 @@ from poise.calibration.conformal import (
     scores,
 )
 from poise.calibration.evaluation import Answered, Evaluation
+from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
 
 __all__ = [
     "Answered",
     "Answers",
-    "Beta",
     "Calibration",
     "Calibrator",
     "Certificate",
-    "Choice",
     "ClassQuantiles",
     "Conditions",
+    "Curve",
     "Evaluation",
+    "Fit",
     "MethodCalibration",
     "PredictionSets",
     "Score",
-    "Temperature",
     "assess",
     "calibrator_from",
-    "calibrators",
     "certify",
-    "choose",
     "class_quantiles",
-    "fit_beta",
-    "fit_temperature",
+    "fit_calibrator",
+    "held_out",
     "images_for_coverage",
     "images_for_error",
     "quantile",

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from poise.calibration.choice import choose
 from poise.calibration.conditions import Conditions
 from poise.calibration.conformal import scores
+from poise.calibration.posterior import fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration, plain
 from poise.metrics.bootstrap import Estimate, Interval, estimate, resampled_counts
 from poise.metrics.sample import Floats, Ints, Sample
 
-METRICS = ("accuracy", "ece", "ece_floor", "nll", "brier")
+BEFORE = ("accuracy", "ece", "ece_floor", "nll", "brier")
+AFTER = ("accuracy", "nll", "brier")  # means over images: those of cross-validation are what new images would give
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +26,14 @@ class Answers:
     Attributes:
         settings: the method's settings.
         probs: its probabilities [n, C].
-        seconds: time per image, of some of the images.
+        seconds: time per image, of some of the images; none where only probabilities are known.
+        match: how well each image matches its best label [n]; None where only probabilities are known.
     """
 
     settings: Mapping[str, Any]
     probs: Floats
-    seconds: Sequence[float]
+    seconds: Sequence[float] = ()
+    match: Floats | None = None
 
 
 def assess(
@@ -58,30 +61,31 @@ def assess(
     parts, after = {}, {}
     for name, answer in answers.items():
         parts[name], after[name] = _assess(answer, labels, u, delta / len(answers))
-    recommended, reason = recommend({name: part.seconds.value for name, part in parts.items()}, after)
+    seconds = {name: 0.0 if part.seconds is None else part.seconds.value for name, part in parts.items()}
+    recommended, reason = recommend(seconds, after)
     return Calibration(
         conditions=conditions, methods=parts, recommended=recommended, reason=reason, images=frozenset(keys)
     )
 
 
 def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[MethodCalibration, dict[str, Estimate]]:
-    sample, choice = Sample.of(answer.probs, labels), choose(answer.probs, labels)
-    calibrated = Sample.of(choice.held_out, labels)
-    before, after = (estimate([each], names=METRICS) for each in (sample, calibrated))
+    sample, fit = Sample.of(answer.probs, labels), fit_calibrator(answer.probs, labels)
+    before = estimate([sample], names=BEFORE)
+    after = estimate([Sample.of(held_out(answer.probs, labels), labels)], names=AFTER)
     part = MethodCalibration(
         settings=plain(answer.settings),
         delta=delta,
         labels=labels,
+        predicted=np.argmax(answer.probs, axis=1),
         confidence=sample.confidence,
-        held_out=calibrated.confidence,
-        correct=sample.correct,
+        match=answer.match,
         scores={name: scores.get(name).of_labels(answer.probs, labels, u) for name in scores},
-        calibrator=choice.calibrator,
-        intervals=choice.intervals,
-        reason=choice.reason,
+        calibrator=fit.calibrator,
+        unchanged=fit.unchanged,
+        intervals=fit.intervals,
         before={name: value.interval for name, value in before.items()},
-        after={name: value.interval for name, value in after.items()},
-        seconds=_mean(answer.seconds),
+        after={name: after[name].interval for name in ("nll", "brier")},
+        seconds=_mean(answer.seconds) if answer.seconds else None,
     )
     return part, after
 

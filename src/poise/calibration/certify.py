@@ -2,12 +2,11 @@
 
 Thresholds are tested from high to low. At each one, the exact binomial (Clopper-Pearson) upper bound of the error rate
 among the answered images must not exceed the target; the first failure ends the sequence, so no correction for multiple
-tests is needed. The sequence starts where so many images are answered that a test without errors passes. One error
-among these ends it at once, so with more images there are several sequences, which start at 1, 2, 4, ... times as many
-answered images and share delta (Bonferroni). Their number depends on the number of images only.
+tests is needed. The sequence starts where a fixed number of images is answered (`first_rank`): a quarter of them,
+rounded down to a number at which one more error is allowed, and no fewer than a test without errors needs.
 
 The certificate holds for images that are drawn like the calibration images, with probability 1 - delta over the draw
-of the calibration images, if the error rate does not fall as the confidence falls.
+of the calibration images. Nothing is assumed about how errors depend on the confidence (docs/calibration.md: proof).
 """
 
 from __future__ import annotations
@@ -83,8 +82,28 @@ def images_for_error(max_error: float, delta: float = 0.05) -> int:
     return next(n for n in range(max(1, guess - 1), guess + 2) if right**n <= limit)
 
 
+def first_rank(images: int, max_error: float, delta: float = 0.05) -> int:
+    """Number of answered images at which the sequence of `certify` starts, which depends on the number of images only.
+
+    Args:
+        images: number of calibration images.
+        max_error: accepted error rate among answered images, in (0, 1).
+        delta: accepted probability that the certificate is wrong, in (0, 1).
+
+    >>> first_rank(100, 0.1), first_rank(200, 0.1), first_rank(300, 0.1)
+    (29, 46, 61)
+    """
+    needed, limit = images_for_error(max_error, delta), images // 4
+    if limit <= needed:
+        return needed
+    errors = np.flatnonzero(upper_bound(np.arange(limit), np.full(limit, limit), delta) <= max_error + ROUNDING)[-1]
+    ranks = np.arange(errors + 1, limit + 1)
+    passes = upper_bound(np.full(len(ranks), errors), ranks, delta) <= max_error + ROUNDING
+    return int(ranks[passes.argmax()])
+
+
 def certify(
-    confidence: ArrayLike, correct: ArrayLike, max_error: float, *, delta: float = 0.05, starts: int | None = None
+    confidence: ArrayLike, correct: ArrayLike, max_error: float, *, delta: float = 0.05, start: int | None = None
 ) -> Certificate:
     """Find the lowest threshold whose error rate among answered images is certified to be at most ``max_error``.
 
@@ -93,37 +112,30 @@ def certify(
         correct: whether each prediction is correct [N].
         max_error: accepted error rate among answered images, in (0, 1).
         delta: accepted probability that the certificate is wrong, in (0, 1).
-        starts: number of sequences; None = as many as the number of images has room for.
+        start: number of answered images at the first test, fixed before looking at ``correct``; None = `first_rank`.
 
     Images of equal confidence are answered together.
 
     >>> certify([0.9] * 30 + [0.4] * 10, [True] * 30 + [False] * 10, 0.1).threshold
     0.9
     """
-    nothing = Certificate(None, 0, 0, 1.0, max_error, delta, int(np.size(confidence)))
-    sequences = _room(nothing.images, max_error, delta) if starts is None else checked_count("starts", starts)
-    share = delta / sequences
-    needed = images_for_error(max_error, share)
-    if np.size(confidence) == 0 and np.size(correct) == 0:
+    images = int(np.size(confidence))
+    nothing = Certificate(None, 0, 0, 1.0, max_error, delta, images)
+    rank = first_rank(images, max_error, delta) if start is None else checked_count("start", start)
+    exact_level("max_error", max_error)
+    exact_level("delta", delta)
+    if images == 0 and np.size(correct) == 0:
         return nothing
     values, hits = checked_top(confidence, correct)
     levels, group = np.unique(-values, return_inverse=True)  # from high to low
     answered = np.cumsum(np.bincount(group))
     errors = np.cumsum(np.bincount(group, weights=~hits)).astype(np.int64)
-    bounds = upper_bound(errors, answered, share)
+    bounds = upper_bound(errors, answered, delta)
     failed = np.append(bounds > max_error + ROUNDING, True)
-    first = np.searchsorted(answered, needed * 2 ** np.arange(sequences))  # where each sequence starts
-    last = max(int(start + failed[start:].argmax()) - 1 if not failed[start] else -1 for start in first)
-    if last < 0:
+    first = int(np.searchsorted(answered, rank))
+    if failed[first]:
         return nothing
+    last = first + int(failed[first:].argmax()) - 1
     return Certificate(
         float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[last]), max_error, delta, len(values)
     )
-
-
-def _room(images: int, max_error: float, delta: float) -> int:
-    """Return the largest number of sequences whose last one starts within ``images``, at least 1."""
-    room = 1
-    while images_for_error(max_error, delta / (room + 1)) * 2**room <= images:
-        room += 1
-    return room

@@ -22,6 +22,8 @@ from poise.registry import Registry
 
 SLACK = 1e-8  # scores above the quantile by less than this are in the set: they may differ from it by rounding only
 
+LOWEST = 1e-300  # lower probabilities count as this much
+
 HEAD = 128  # ranks that are scored first
 
 
@@ -33,7 +35,7 @@ class PredictionSets(NamedTuple):
 
 
 class ClassQuantiles(NamedTuple):
-    """One quantile per class; ``own`` is False where a class has too few images and takes that of all images."""
+    """One quantile per class; ``own`` is False where a class has too few images and shares that of all such classes."""
 
     values: Floats  # [C]
     own: Bools  # [C]
@@ -114,16 +116,19 @@ scores = Registry[Score]("score")
 
 @dataclass(frozen=True)
 class Lac(Score):
-    """1 - p: the smallest sets on average; all images share one threshold on the probability."""
+    """-log p: the smallest sets on average; all images share one threshold on the probability.
+
+    1 - p has the same order, but float64 can't tell 1 - 1e-17 from 1.
+    """
 
     def _of_labels(self, table: Table, truth: Ints, u: Floats) -> Floats:
-        return 1 - table[np.arange(len(truth)), truth].astype(np.float64)
+        return -np.log(np.maximum(table[np.arange(len(truth)), truth].astype(np.float64), LOWEST))
 
     def _sets(self, table: Table, limit: float, u: Floats, out: Bools) -> None:
-        np.greater_equal(table, _ceil(np.float64(1 - limit), table.dtype), out=out)
+        np.greater_equal(table, _ceil(lowest_probability(np.float64(limit)), table.dtype), out=out)
 
     def _class_sets(self, table: Table, limits: Floats, u: Floats, out: Bools) -> None:
-        np.greater_equal(table, _ceil(1 - limits, table.dtype), out=out)
+        np.greater_equal(table, _ceil(lowest_probability(limits), table.dtype), out=out)
 
     def _noise(self, u: ArrayLike | None, images: int) -> Floats:
         return np.zeros(images)
@@ -230,14 +235,24 @@ def class_quantiles(scores: ArrayLike, labels: ArrayLike, classes: int, coverage
         classes: number of classes C.
         coverage: probability in (0, 1).
 
-    A class with fewer than `images_for_coverage` images takes the quantile of all images.
+    Classes with fewer than `images_for_coverage` images share one quantile, that of all their images, so that coverage
+    holds over all images as well. Where these are still too few, the next smallest classes join them.
     """
     values = np.asarray(scores, dtype=np.float64)
-    pooled = quantile(values, coverage)
+    quantile(values, coverage)  # checks both
     truth = checked_labels(labels, len(values), classes)
-    own = np.bincount(truth, minlength=classes) >= images_for_coverage(coverage)
-    found = [quantile(values[truth == label], coverage) if own[label] else pooled for label in range(classes)]
-    return ClassQuantiles(np.array(found), own)
+    counts, needed = np.bincount(truth, minlength=classes), images_for_coverage(coverage)
+    order = np.argsort(counts, kind="stable")
+    together = np.cumsum(counts[order])
+    shared = int(np.searchsorted(counts[order], needed))  # classes that have too few
+    if shared:
+        shared = max(shared, min(int(np.searchsorted(together, needed)) + 1, classes))
+    own = np.ones(classes, dtype=bool)
+    own[order[:shared]] = False
+    rest = quantile(values[~own[truth]], coverage)
+    return ClassQuantiles(
+        np.array([quantile(values[truth == label], coverage) if own[label] else rest for label in range(classes)]), own
+    )
 
 
 def images_for_coverage(coverage: float) -> int:
@@ -248,6 +263,11 @@ def images_for_coverage(coverage: float) -> int:
     """
     level = exact_level("coverage", coverage)
     return -int(-level / (1 - level) // 1)
+
+
+def lowest_probability(score: Floats | np.float64) -> Floats | np.float64:
+    """Return the lowest probability whose LAC score is at most ``score``."""
+    return np.where(score >= -np.log(LOWEST), 0.0, np.exp(-score))
 
 
 def _ceil(values: Floats | np.float64, dtype: np.dtype) -> Table | np.floating:

@@ -16,14 +16,15 @@ from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.calibration.conditions import Conditions
 from poise.errors import InvalidCalibrationError, reason_of
-from poise.files import read_bounded, write_atomic
+from poise.files import checksum, read_bounded, write_atomic
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.options import AnswerOptions, option_values
 from poise.text import counted
 
-FORMAT = "poise-calibration/1"
+FORMAT = "poise-calibration/2"
+FIRST = "poise-calibration/1"  # no checksum, and LAC scores 1 - p
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
 
 
@@ -37,32 +38,37 @@ class MethodCalibration:
     Attributes:
         settings: the method's settings.
         labels: correct classes [n].
+        predicted: predicted classes [n]; -1 for a wrong one that is not known (in files of the first format).
         confidence: probability of the predicted class [n], before calibration.
-        held_out: the same after calibration [n]; each image's calibrator was fitted without it.
-        correct: whether the prediction is correct [n].
+        match: of each image [n] with its best label (`Result.match`); None where only probabilities are known.
         scores: conformal scores [n] of the correct classes, by name of the score.
         calibrator: maps the method's probabilities to calibrated ones.
-        intervals: each parameter of the calibrator with its 95 % confidence interval.
-        reason: why this calibrator was chosen.
+        unchanged: probability that the probabilities were calibrated as they are; None in files of the first format.
+        intervals: the calibrator's parameters, with 95 % intervals.
         before: metrics of the method's probabilities, with 95 % confidence intervals.
-        after: the same for calibrated probabilities, each image's by a calibrator that was fitted without it.
-        seconds: time per image.
+        after: NLL and Brier score of calibrated probabilities, each image's by a calibrator that was fitted without it.
+        seconds: time per image; None where only probabilities are known.
         delta: probability with which a certified threshold may fail.
     """
 
     settings: Mapping[str, Any]
     labels: Ints
+    predicted: Ints
     confidence: Floats
-    held_out: Floats
-    correct: Bools
+    match: Floats | None
     scores: Mapping[str, Floats]
     calibrator: Calibrator
+    unchanged: float | None
     intervals: Mapping[str, Interval]
-    reason: str
     before: Mapping[str, Interval]
     after: Mapping[str, Interval]
-    seconds: Interval
+    seconds: Interval | None
     delta: float
+
+    @property
+    def correct(self) -> Bools:
+        """Whether each prediction is correct [n]."""
+        return np.asarray(self.predicted == self.labels)
 
     def sets(
         self, probs: Floats, coverage: float, u: Floats, *, score: str = "lac", per_class: bool = False
@@ -82,9 +88,9 @@ class MethodCalibration:
             quantile = conformal.class_quantiles(scores, self.labels, probs.shape[1], coverage).values
         return row.sets(probs, quantile, u)
 
-    def reliability(self, bins: int = 10) -> tuple[Bins, Bins]:
-        """Return how often answers are right by confidence, before and after calibration."""
-        return equal_width(self.confidence, self.correct, bins), equal_width(self.held_out, self.correct, bins)
+    def reliability(self, bins: int = 10) -> Bins:
+        """Return how often answers are right by confidence, before calibration."""
+        return equal_width(self.confidence, self.correct, bins)
 
     def certificate(self, max_error: float) -> Certificate:
         """Return the lowest confidence above which at most ``max_error`` of the answers are wrong."""
@@ -92,48 +98,50 @@ class MethodCalibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        arrays = {name: getattr(self, name).tolist() for name in ("labels", "confidence", "held_out", "correct")}
         return {
             "settings": dict(self.settings),
             "calibrator": self.calibrator.to_dict(),
-            "reason": self.reason,
+            "unchanged": self.unchanged,
             "intervals": _rows(self.intervals),
             "delta": self.delta,
             "before": _rows(self.before),
             "after": _rows(self.after),
-            "seconds": list(self.seconds),
-            **arrays,
+            "seconds": None if self.seconds is None else list(self.seconds),
+            **{name: getattr(self, name).tolist() for name in ("labels", "predicted", "confidence")},
+            "match": None if self.match is None else self.match.tolist(),
             "scores": {name: values.tolist() for name, values in self.scores.items()},
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MethodCalibration:
-        """Read what `to_dict` returned; every value is checked."""
-        labels = np.asarray(values["labels"])
-        confidence, held_out = (_floats(values[name], 0.0, 1.0) for name in ("confidence", "held_out"))
-        correct = np.asarray(values["correct"])
+        """Read what `to_dict` returned; every value is checked, also against the others."""
+        labels, predicted = (np.asarray(values[name]) for name in ("labels", "predicted"))
+        if any(array.dtype.kind != "i" or array.ndim != 1 or not len(array) for array in (labels, predicted)):
+            raise ValueError("'labels' and 'predicted' must be whole numbers")
+        confidence = _floats(values["confidence"], 0.0, 1.0)
+        match = None if values["match"] is None else _floats(values["match"], -math.inf, math.inf)
         scores = {name: _floats(values["scores"][name], -math.inf, math.inf) for name in conformal.scores}
-        if labels.dtype.kind != "i" or labels.ndim != 1 or not len(labels) or correct.dtype != bool:
-            raise ValueError("'labels' must be whole numbers and 'correct' true or false")
-        if {len(array) for array in (confidence, held_out, correct, *scores.values())} != {len(labels)}:
+        arrays = [predicted, confidence, *scores.values(), *([] if match is None else [match])]
+        if {len(array) for array in arrays} != {len(labels)}:
             raise ValueError("its lists have different lengths")
         delta = float(values["delta"])
         if not 0 < delta < 1:
             raise ValueError(f"'delta' is {delta}, not between 0 and 1")
+        _check_scores(labels == predicted, confidence, scores)
         return cls(
             settings=dict(values["settings"]),
             labels=labels.astype(np.int64),
+            predicted=predicted.astype(np.int64),
             confidence=confidence,
-            held_out=held_out,
-            correct=correct,
+            match=match,
             scores=scores,
             calibrator=calibrator_from(values["calibrator"]),
-            reason=str(values["reason"]),
+            unchanged=None if values["unchanged"] is None else float(values["unchanged"]),
             delta=delta,
             intervals=_intervals(values["intervals"]),
             before=_intervals(values["before"]),
             after=_intervals(values["after"]),
-            seconds=Interval(*map(float, values["seconds"])),
+            seconds=None if values["seconds"] is None else Interval(*map(float, values["seconds"])),
         )
 
 
@@ -204,14 +212,15 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
+        values = {
             "format": FORMAT,
-            "conditions": asdict(self.conditions),
+            "conditions": plain(asdict(self.conditions)),
             "recommended": self.recommended,
             "reason": self.reason,
             "images": sorted(self.images),
             "methods": {name: part.to_dict() for name, part in self.methods.items()},
         }
+        return {**values, "checksum": _checksum(values)}
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -230,14 +239,19 @@ class Calibration:
     @classmethod
     def from_dict(cls, values: Any) -> Calibration:
         """Read what `to_dict` returned; every value is checked, and one that is not valid raises a plain error."""
-        if values["format"] != FORMAT:
+        if values["format"] == FIRST:
+            values = {**values, "methods": {name: _second(part) for name, part in values["methods"].items()}}
+        elif values["format"] != FORMAT:
             raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
+        elif values["checksum"] != _checksum({key: part for key, part in values.items() if key != "checksum"}):
+            raise ValueError("its checksum is another one, so it was changed after it was written")
         methods = {str(name): MethodCalibration.from_dict(part) for name, part in values["methods"].items()}
         conditions = Conditions.from_dict(values["conditions"])
         if values["recommended"] not in methods:
             raise ValueError(f"the recommended method {values['recommended']!r} is not in it")
-        if any(part.labels.min() < 0 or part.labels.max() >= len(conditions.labels) for part in methods.values()):
-            raise ValueError("it has more classes than labels")
+        for part in methods.values():
+            if part.labels.min() < 0 or max(part.labels.max(), part.predicted.max()) >= len(conditions.labels):
+                raise ValueError("it has more classes than labels")
         images = frozenset(str(key) for key in values["images"])
         if {len(part.labels) for part in methods.values()} != {len(images)}:
             raise ValueError("it does not have one answer per image")
@@ -253,6 +267,40 @@ class Calibration:
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON would return them, so that stored and new ones compare equal."""
     return dict(json.loads(json.dumps(dict(settings))))
+
+
+def _second(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a method of a file of the first format in the second: LAC scores were 1 - p."""
+    correct, labels = np.asarray(part["correct"]), np.asarray(part["labels"])
+    if correct.dtype != bool or correct.shape != labels.shape:
+        raise ValueError("'correct' must be true or false for each image")
+    probs = np.maximum(1 - _floats(part["scores"]["lac"], 0.0, 1.0), conformal.LOWEST)
+    return {
+        **part,
+        "predicted": np.where(correct, labels, -1).tolist(),
+        "match": None,
+        "unchanged": None,
+        "after": {name: part["after"][name] for name in ("nll", "brier")},
+        "scores": {**part["scores"], "lac": (-np.log(probs)).tolist()},
+    }
+
+
+def _check_scores(correct: Bools, confidence: Floats, scores: Mapping[str, Floats]) -> None:
+    """Raise an error if scores contradict the confidences: they are of the same probabilities."""
+    label = np.exp(-scores["lac"])  # probability of the correct class
+    aps, near = scores["aps"], 1e-4  # probabilities in half precision are rounded, and sum to 1 up to 5e-3
+    fits = np.where(
+        correct,
+        (np.abs(label - confidence) <= near) & (aps >= -near) & (aps <= confidence + near),
+        (label <= np.minimum(confidence, 1 - confidence + 5e-3) + near) & (aps >= confidence - near),
+    )
+    if not (fits & (aps <= 1 + 5e-3 + near) & (scores["raps"] >= aps - near)).all():
+        raise ValueError("its scores contradict its confidences")
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """Return a hash of the content; against mistakes, not against somebody who computes it again."""
+    return checksum(json.dumps(values, sort_keys=True, ensure_ascii=False, allow_nan=False).encode())
 
 
 def _unreadable(path: str | Path, problem: str) -> InvalidCalibrationError:

@@ -1,11 +1,10 @@
 """What an exported graph computes after the image tower: a method's answer, its calibration, sets and decisions.
 
-Written in torch, so that it can be traced. The reference for the calibrators is `poise.calibration`, in float64.
+Written in torch, so that it can be traced. The reference for the calibrator is `poise.calibration`, in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from poise.backbones.encoder import Encoder
-from poise.calibration import Beta, Calibrator, Temperature
-from poise.calibration.calibrators import LEAST
-from poise.calibration.conformal import SLACK
-from poise.calibration.fits import CLIP, TINY
-from poise.errors import InvalidOptionError
+from poise.calibration import Calibrator
+from poise.calibration.calibrators import CLIP, LEAST, TINY
+from poise.calibration.conformal import SLACK, lowest_probability
 from poise.methods import Method
 from poise.rules import Rule
 from poise.rules.rule import CosineHead
@@ -79,7 +76,7 @@ class ExportedClassifier(nn.Module):
 
 def in_set(raw: Tensor, quantile: float) -> Tensor:
     """Return the members [B, C] of LAC prediction sets; the top label is a member of every set."""
-    limit = np.float64(1 - (quantile + SLACK))
+    limit = lowest_probability(np.float64(quantile + SLACK))
     near = np.float32(limit)
     lowest = float(np.nextafter(near, np.float32(np.inf)) if near < limit else near)  # p >= limit, exactly
     return (raw >= lowest) | _top(raw)
@@ -92,31 +89,27 @@ def _top(probs: Tensor) -> Tensor:
 
 def calibrated(calibrator: Calibrator, probs: Tensor) -> Tensor:
     """Return the calibrated probabilities [B, C], computed in float64: confidences near 1 need its digits."""
-    if type(calibrator) not in _CALIBRATORS:
-        known = ", ".join(kind.name for kind in _CALIBRATORS)
-        raise InvalidOptionError(f"The calibrator '{calibrator.name}' can't be exported.", hint=f"Accepted: {known}.")
-    return _CALIBRATORS[type(calibrator)](calibrator, probs.double()).to(probs.dtype)
-
-
-def _temperature(calibrator: Temperature, probs: Tensor) -> Tensor:
-    return (probs.clamp(min=TINY).log() / calibrator.temperature).softmax(-1)
-
-
-def _beta(calibrator: Beta, probs: Tensor) -> Tensor:
-    classes = probs.shape[1]
+    classes, table = probs.shape[1], probs.double().clamp(min=TINY)
     if classes == 1:
         return torch.ones_like(probs)
-    table = probs if calibrator.temperature == 1.0 else _temperature(Temperature(calibrator.temperature), probs)
-    top, even = _top(probs), 1 / classes
-    confidence = torch.where(top, table, 0.0).sum(-1, keepdim=True)  # [B, 1]
-    above = (confidence - even).clamp(min=0)
-    kept = confidence.clamp(CLIP, 1 - CLIP)
-    fitted = (calibrator.a * kept.log() - calibrator.b * torch.log1p(-kept) + calibrator.m).sigmoid()
-    chance = torch.maximum(fitted, even + LEAST * above)
-    others = torch.where(top, 0.0, table.clamp(min=TINY))
-    others = others * ((1 - chance) / others.sum(-1, keepdim=True))
-    mixed = even + (chance - even) / above.clamp(min=TINY) * (table - even)
-    return torch.where(others.amax(-1, keepdim=True) >= chance, mixed, torch.where(top, chance, others))
-
-
-_CALIBRATORS: dict[type[Calibrator], Callable[..., Tensor]] = {Temperature: _temperature, Beta: _beta}
+    top, logs = _top(probs), (table / table.amax(-1, keepdim=True)).log()
+    out, single, chance = (torch.zeros_like(table) for _ in range(3))  # the last two are the same in each row
+    for temperature, curves in calibrator.groups():
+        weight, a, b, m = (torch.from_numpy(column.copy()) for column in curves.T)  # [K] each
+        powers = (logs / temperature).exp()
+        ratios = torch.where(top, 0.0, powers.clamp(min=TINY))
+        rest = ratios.sum(-1, keepdim=True)  # [B, 1]
+        clipped = rest.clamp(CLIP / (1 - CLIP), (1 - CLIP) / CLIP)
+        right = -torch.log1p(clipped)
+        wrong = clipped.log() + right
+        fitted = ((right * a - wrong * b + m).sigmoid() * weight).sum(-1, keepdim=True)
+        out = out + ratios * ((weight.sum() - fitted) / rest)
+        single = single + powers * (weight.sum() / (1 + rest))
+        chance = chance + fitted
+    even = 1 / classes
+    above = (torch.where(top, single, 0.0).sum(-1, keepdim=True) - even).clamp(min=0)
+    chance = torch.maximum(chance, even + LEAST * above)
+    others = out * ((1 - chance) / out.sum(-1, keepdim=True).clamp(min=TINY))
+    mixed = even + (chance - even) / above.clamp(min=TINY) * (single - even)
+    found = torch.where(others.amax(-1, keepdim=True) >= chance, mixed, torch.where(top, chance, others))
+    return found.to(probs.dtype)

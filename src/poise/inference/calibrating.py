@@ -15,6 +15,7 @@ from poise.calibration.levels import exact_level
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import conditions_of, uniform
+from poise.inference.heuristics import match_of
 from poise.inference.variants import only
 from poise.prompts.labels import listed
 from poise.results import Failure
@@ -74,8 +75,13 @@ def calibrate(
     truth = np.array([label for _, label in found], dtype=np.int64)
     answers = {}
     for method in classifier.methods:
-        probs = np.array([predictions[method.name].probs for predictions, _ in found])
-        answers[method.name] = Answers(method.settings(), probs, _seconds(only(classifier, method.name), readable))
+        rows = [predictions[method.name] for predictions, _ in found]
+        answers[method.name] = Answers(
+            method.settings(),
+            np.array([prediction.probs for prediction in rows]),
+            _seconds(only(classifier, method.name), readable),
+            np.array([match_of(prediction.init_probs, classifier.encoder.scale) for prediction in rows]),
+        )
     keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
     return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta)

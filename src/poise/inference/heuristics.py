@@ -9,6 +9,7 @@ import numpy as np
 from poise.errors import InvalidLabelsError, InvalidOptionError
 
 UNKNOWN = "unknown"  # the label of images that are rejected
+_TINY = 1e-300  # probabilities of 0 are raised to this
 _LARGEST = 2.0  # the largest difference between two cosines
 
 
@@ -30,6 +31,11 @@ def match(logits: np.ndarray, scale: float, bias: float = 0.0) -> float:
     cosines = (np.asarray(logits, dtype=np.float64) - bias) / scale
     best = cosines.max()
     return float(-np.log(np.exp(cosines - best).mean()))
+
+
+def match_of(init_probs: np.ndarray, scale: float) -> float:
+    """Return `match` of the probabilities [C] under the initial prompt."""
+    return match(np.log(np.maximum(init_probs, _TINY)), scale)
 
 
 def check_reject(reject: object, labels: Sequence[str]) -> float | None:

@@ -9,11 +9,10 @@ import numpy as np
 
 from poise.inference.answers import Prediction
 from poise.inference.guarantees import Guarantees
-from poise.inference.heuristics import UNKNOWN, match
+from poise.inference.heuristics import UNKNOWN, match_of
 from poise.results import Details, Result
 from poise.types import DualEncoder
 
-_TINY = 1e-300  # probabilities of 0 are raised to this
 _EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
 _ONE_LABEL = "there is one label only, so its probability is 1 for any image"
 
@@ -43,7 +42,7 @@ def to_result(
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
     best, top = next(iter(ranked)), list(ranked.values())
     # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
-    matched = match(np.log(np.maximum(prediction.init_probs, _TINY)), encoder.scale)
+    matched = match_of(prediction.init_probs, encoder.scale)
     rejected = reject is not None and matched < reject
     return Result(
         label=UNKNOWN if rejected else best,

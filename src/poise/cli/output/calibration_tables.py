@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,10 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
         Line((Cell(title), *(_cell(value(part), factor, digits) for part in parts.values())))
         for title, factor, digits, value in _METRICS
     )
-    calibrators = tuple(Line.of(name, part.calibrator.name, _parameters(part)) for name, part in parts.items())
-    reasons = tuple(f"{name}: {part.reason}." for name, part in parts.items())
+    times = [part.seconds for part in parts.values() if part.seconds is not None]
+    if len(times) == len(parts):
+        compared += (Line((Cell("Seconds per image"), *(_cell(seconds, 1, 3) for seconds in times))),)
+    calibrators = tuple(Line.of(name, _unchanged(part), _parameters(part)) for name, part in parts.items())
     promised = tuple(_promise(name, part, error) for name, part in parts.items() for error in errors)
     sets = tuple(_set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
     images = counted(len(calibration), "image")
@@ -34,19 +37,26 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
             compared,
             (
                 "After: calibrated; each image without using its own label (cross-validation). Floor: the ECE of "
-                "perfectly calibrated answers to so few images.",
+                "perfectly calibrated answers to so few images; the interval of ECE is one for so few images, too.",
+                _sampling(calibration),
             ),
             texts=1,
         ),
         _reliability(calibration),
-        Table("Calibrators", ("Method", "Calibrator", "Parameters"), calibrators, reasons, texts=3),
+        Table(
+            "Calibrators",
+            ("Method", "Calibrated as it is", "If not"),
+            calibrators,
+            ("Probability that confidences need no change, and the fitted curve otherwise, with 95 % intervals.",),
+            texts=3,
+        ),
         Table(
             "Thresholds",
             ("Method", "Wrong at most", "Answer from raw confidence", "Answered here", "Wrong here"),
             promised,
             (
-                f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if errors do not "
-                "become rarer as the confidence falls, and if you choose the level without looking at this table.",
+                f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if you choose the level "
+                "without looking at this table.",
                 "Raw: before calibration.",
             ),
         ),
@@ -66,28 +76,36 @@ _METRICS: tuple[tuple[str, float, int, Callable[[MethodCalibration], Interval]],
     ("Accuracy %", 100, 1, lambda part: part.before["accuracy"]),
     ("ECE %", 100, 1, lambda part: part.before["ece"]),
     ("  floor", 100, 1, lambda part: part.before["ece_floor"]),
-    ("ECE % after", 100, 1, lambda part: part.after["ece"]),
-    ("  floor", 100, 1, lambda part: part.after["ece_floor"]),
     ("NLL", 1, 3, lambda part: part.before["nll"]),
     ("NLL after", 1, 3, lambda part: part.after["nll"]),
     ("Brier", 1, 3, lambda part: part.before["brier"]),
     ("Brier after", 1, 3, lambda part: part.after["brier"]),
-    ("Seconds per image", 1, 3, lambda part: part.seconds),
 )
+
+
+def _sampling(calibration: Calibration) -> str:
+    """Return how far off confidences may still be after calibration."""
+    accuracy = calibration.methods[calibration.recommended].before["accuracy"].value
+    spread = 100 * math.sqrt(accuracy * (1 - accuracy) / len(calibration))
+    return (
+        f"No ECE after calibration is shown: these images can't tell whether they are easier than others. So few show "
+        f"the accuracy to about {spread:.1f} points (one standard error), and confidences no better."
+    )
+
+
+def _unchanged(part: MethodCalibration) -> str:
+    return "" if part.unchanged is None else f"{100 * part.unchanged:.0f} %"
 
 
 def _reliability(calibration: Calibration) -> Table:
     """Return how often the recommended method is right at each confidence."""
-    lines = []
+    lines, bins = [], calibration.methods[calibration.recommended].reliability(_BINS)
     for at in range(_BINS):
-        cells = [f"{at / _BINS:.1f} to {(at + 1) / _BINS:.1f}"]
-        for bins in calibration.methods[calibration.recommended].reliability(_BINS):
-            count = int(bins.count[at])
-            right = [f"{bins.confidence[at]:.2f}", f"{bins.accuracy[at]:.2f}"] if count else ["", ""]
-            cells += [str(count) if count else "", *right]
-        lines.append(Line.of(*cells))
-    columns = ("Confidence", "images", "mean", "right", "images after", "mean after", "right after")
-    note = "Of answers with this mean confidence, the share that is right: calibrated where both are equal."
+        count = int(bins.count[at])
+        right = [str(count), f"{bins.confidence[at]:.2f}", f"{bins.accuracy[at]:.2f}"] if count else ["", "", ""]
+        lines.append(Line.of(f"{at / _BINS:.1f} to {(at + 1) / _BINS:.1f}", *right))
+    columns = ("Confidence", "images", "mean", "right")
+    note = "Before calibration. Of answers with this mean confidence, the share that is right."
     return Table(f"Reliability of {calibration.recommended}", columns, tuple(lines), (note,), texts=1)
 
 
@@ -116,4 +134,4 @@ def _promise(name: str, part: MethodCalibration, error: float) -> Line:
 def _set_line(name: str, part: MethodCalibration, coverage: float) -> Line:
     from poise.calibration import quantile
 
-    return Line.of(name, f"{100 * coverage:g} %", f"{1 - quantile(part.scores['lac'], coverage):.4f}")
+    return Line.of(name, f"{100 * coverage:g} %", f"{math.exp(-quantile(part.scores['lac'], coverage)):.4f}")

@@ -1,7 +1,7 @@
 """Runs with calibration images (``bench run --calibrate N``): they leave the metrics, and each method is calibrated.
 
 The records of N images of each dataset (`poise.evaluate.held_out.draw`) are taken out of every group. On them, under
-each seed, a calibrator is chosen for the probabilities, the quantile of prediction sets (LAC) is computed, and a
+each seed, a calibrator is fitted to the probabilities, the quantile of prediction sets (LAC) is computed, and a
 threshold on the confidence is certified. The further method "M | calibrated" has the calibrated probabilities of the
 other images, their sets, and whether they are answered. Sets and threshold are of the method's own probabilities, so
 that their guarantees do not depend on the calibrator, which was fitted to the same images.
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from poise.calibration import certify, choose, quantile, scores
+from poise.calibration import certify, fit_calibrator, quantile, scores
 from poise.calibration.conformal import SLACK
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import DELTA, draw
@@ -69,11 +69,11 @@ def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, Seed
             hint="Calibration needs all of them: repeat the run with --calibrate.",
         )
     levels, score = group.setting.values, scores.get("lac")
-    choice = choose(held.probs, held["label"], resamples=1)  # its intervals are not shown
+    calibrator = fit_calibrator(held.probs, held["label"]).calibrator
     certificate = certify(held["confidence"], held["correct"], float(levels["max_error"]), delta=DELTA)
     limit = quantile(own := score.of_labels(held.probs, held["label"]), float(levels["coverage"]))
     members = score.sets(others.probs, limit).members
-    probs = choice.calibrator.apply(others.probs.astype(np.float64))
+    probs = calibrator.apply(others.probs.astype(np.float64))
     threshold = np.inf if certificate.threshold is None else certificate.threshold
     columns = {
         **others.columns,
@@ -84,7 +84,6 @@ def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, Seed
         "answered": others["confidence"] >= threshold,
     }
     found = SeedCalibration(
-        choice,
         certificate,
         len(np.unique(held["label"])),
         own,

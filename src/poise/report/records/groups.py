@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from poise.calibration import Certificate, Choice
+from poise.calibration import Certificate
 from poise.metrics import Sample
 from poise.metrics.sample import in_top
 
@@ -91,9 +91,8 @@ class SeedRows:
 
 @dataclass(frozen=True)
 class SeedCalibration:
-    """What the calibration images of one seed gave: the calibrator, the threshold, and the scores behind the sets."""
+    """What the calibration images of one seed gave: the threshold, and the scores behind the sets."""
 
-    choice: Choice
     certificate: Certificate
     classes: int  # that have at least one calibration image
     scores: np.ndarray  # [n] of the true classes of the calibration images
