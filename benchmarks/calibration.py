@@ -2,7 +2,8 @@
 
 Each pipeline calibrates probabilities in float32 and turns them into sets. The wall time depends on what else runs on
 the machine; the CPU time, summed over threads, hardly does. The plain implementation works in float64 on fewer images,
-and its time is scaled to all of them. It checks nothing, and it lets other classes overtake the top label, which is where its decisions differ.
+and its time is scaled to all of them. It checks nothing, and it lets other classes overtake the top label, which is
+where its decisions differ.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def main() -> None:
             slow *= options.images / len(expected)
             differ = (members[few] != expected).mean()
             print(
-                f"{len(calibrator.curves):3d} curves {name:4s}  wall {wall:5.2f} s  CPU {cpu:5.2f} s  plain CPU {slow:6.2f} s  "
-                f"ratio {slow / cpu:4.1f}  mean size {members.sum(1).mean():6.2f}  "
+                f"{len(calibrator.curves):3d} curves {name:4s}  wall {wall:5.2f} s  CPU {cpu:5.2f} s  "
+                f"plain CPU {slow:6.2f} s  ratio {slow / cpu:4.1f}  mean size {members.sum(1).mean():6.2f}  "
                 f"differing decisions {differ:.1e}",
                 flush=True,
             )

@@ -10,12 +10,13 @@ _SIDE, _LEFT, _TOP, _BOTTOM = 180, 34, 18, 30  # pixels of the square, and aroun
 _COLOURS = ("#8a8a8a", "#0072b2")  # before and after calibration
 
 
-def reliability_svg(before: Bins, after: Bins) -> str:
-    """Return how often answers are right at each confidence, before and after calibration.
+def reliability_svg(before: Bins, after: Bins | None = None) -> str:
+    """Return how often answers are right at each confidence, before calibration and, if given, after it.
 
     Each dot is a bin of confidences; its area grows with the number of images. Calibrated answers are on the diagonal.
     """
-    largest = max(int(bins.count.max()) for bins in (before, after))
+    given = {"before": before} if after is None else {"before": before, "after": after}
+    largest = max(int(bins.count.max()) for bins in given.values())
     width, height = _LEFT + _SIDE + 96, _TOP + _SIDE + _BOTTOM
     parts = [
         f'<line x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}" stroke="#8a8a8a" stroke-dasharray="4 3"/>',
@@ -26,7 +27,7 @@ def reliability_svg(before: Bins, after: Bins) -> str:
         parts.append(f'<text x="{_LEFT - 5}" y="{_y(value) + 4}" text-anchor="end">{value:g}</text>')
     parts.append(f'<text x="{_x(0.5)}" y="{height - 3}" text-anchor="middle">confidence</text>')
     parts.append(f'<text x="{_LEFT - 24}" y="{_TOP - 6}">accuracy</text>')
-    for at, (bins, colour, title) in enumerate(zip((before, after), _COLOURS, ("before", "after"), strict=True)):
+    for at, ((title, bins), colour) in enumerate(zip(given.items(), _COLOURS, strict=False)):
         for count, accuracy, confidence in zip(bins.count, bins.accuracy, bins.confidence, strict=True):
             if count:
                 radius = 2 + 6 * math.sqrt(int(count) / largest)
@@ -39,8 +40,8 @@ def reliability_svg(before: Bins, after: Bins) -> str:
         parts.append(f'<circle cx="{_LEFT + _SIDE + 16}" cy="{row - 4}" r="5" fill="{colour}"/>')
         parts.append(f'<text x="{_LEFT + _SIDE + 26}" y="{row}">{title}</text>')
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Accuracy by confidence, before and after '
-        f'calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Accuracy by confidence, '
+        f'{" and ".join(given)} calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
         f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
 

@@ -52,7 +52,7 @@ def html(calibration: Calibration) -> str:
         for name, part in calibration.methods.items()
     )
     figures = "".join(
-        f"<figure style='display:inline-block'>{reliability_svg(*part.reliability())}"
+        f"<figure style='display:inline-block'>{reliability_svg(part.reliability())}"
         f"<figcaption>{escape(name)}</figcaption></figure>"
         for name, part in calibration.methods.items()
     )
@@ -62,16 +62,17 @@ def html(calibration: Calibration) -> str:
     )
 
 
-_HEADINGS = ("accuracy %", "ECE % before", "after", "calibrator", "seconds per image")
+_HEADINGS = ("accuracy %", "ECE %", "NLL", "after", "calibrated as it is", "seconds per image")
 
 
 def _cells(part: MethodCalibration) -> tuple[str, ...]:
     return (
         _percent(part.before["accuracy"]),
         _percent(part.before["ece"]),
-        _percent(part.after["ece"]),
-        part.calibrator.name,
-        f"{part.seconds.value:.3f}",
+        f"{part.before['nll'].value:.3f}",
+        f"{part.after['nll'].value:.3f}",
+        "" if part.unchanged is None else f"{100 * part.unchanged:.0f} %",
+        "" if part.seconds is None else f"{part.seconds.value:.3f}",
     )
 
 
