@@ -41,7 +41,8 @@ def reliability_svg(before: Bins, after: Bins | None = None) -> str:
         parts.append(f'<text x="{_LEFT + _SIDE + 26}" y="{row}">{title}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Accuracy by confidence, '
-        f'{" and ".join(given)} calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'{" and ".join(given)} calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" '
         f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
 
