@@ -297,7 +297,7 @@ def test_all_right_and_all_wrong(encoder, which):
     result = classifier(encoder, calibration=made)(images(1, seed=4)[0])
     assert 0 < result.confidence <= 1
     assert (part.certificate(0.2).threshold is None) == (which == "wrong")
-    assert part.after["accuracy"].value == (which == "right")
+    assert part.before["accuracy"].value == (which == "right")
 
 
 def test_streams_are_refused(encoder):
