@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, BinaryIO
 
-from PIL import Image, JpegImagePlugin
+from PIL import BmpImagePlugin, Image, JpegImagePlugin
 
 MAX_SCANS = 100  # of a JPEG; progressive ones of cameras and web sites have about ten
 _SECONDS = 2.0  # of processor time, for any image
@@ -32,7 +32,9 @@ class BoundedStream:
 
     def begin(self, image: Image.Image) -> None:
         """Set the limits for decoding an image."""
-        self._until = time.thread_time() + _SECONDS + _SECONDS_PER_PIXEL * image.width * image.height
+        # Plain BMP files are read at once, and Pillow unpacks run lengths in Python: large ones would take seconds.
+        per_pixel = 0.0 if isinstance(image, BmpImagePlugin.BmpImageFile) else _SECONDS_PER_PIXEL
+        self._until = time.thread_time() + _SECONDS + per_pixel * image.width * image.height
         self._scans = 0 if isinstance(image, JpegImagePlugin.JpegImageFile) else None
 
     def read(self, size: int = -1) -> bytes:
