@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from poise import cores as cores_module
 from poise import load_model, threads
 
 
@@ -33,15 +34,15 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_quota_of_a_container(text: str, cores: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpu.max").write_text(text)
-    monkeypatch.setattr(threads, "QUOTA", tmp_path / "cpu.max")
-    assert threads.available_cores() == (cores or 8)
+    monkeypatch.setattr(cores_module, "QUOTA", tmp_path / "cpu.max")
+    assert cores_module.available_cores() == (cores or 8)
 
 
 @pytest.mark.usefixtures("eight_cores")
 def test_no_quota_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "QUOTA", tmp_path / "none")
-    monkeypatch.setattr(threads, "OLD_QUOTA", (tmp_path / "none", tmp_path / "none"))
-    assert threads.available_cores() == 8
+    monkeypatch.setattr(cores_module, "QUOTA", tmp_path / "none")
+    monkeypatch.setattr(cores_module, "OLD_QUOTA", (tmp_path / "none", tmp_path / "none"))
+    assert cores_module.available_cores() == 8
 
 
 def test_parts_are_computed_in_order_by_threads_of_one_thread_each(two_threads: None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
@@ -10,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from poise.cores import available_cores
 from poise.metrics.sample import check_table
 
 Table: TypeAlias = NDArray[np.floating]  # [N, C] in float32 or float64
@@ -39,7 +39,6 @@ def in_chunks(work: Callable[[slice], None], rows: int, columns: int) -> None:
         for chunk in chunks:
             work(chunk)
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(min(MAX_THREADS, cores)) as pool:
+    with ThreadPoolExecutor(min(MAX_THREADS, available_cores())) as pool:
         for _ in pool.map(work, chunks):  # reading the results raises errors here
             pass

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from poise.cores import available_cores
 from poise.data import ImageSet, Item
 from poise.data.items import Slice
 from poise.errors import PoiseError, RunConflictError
@@ -19,7 +20,6 @@ from poise.evaluate.units import Unit
 from poise.images import read_image
 from poise.loading.overlap import map_ahead
 from poise.progress import progress_bar
-from poise.threads import available_cores
 
 
 def stamps(sets: Mapping[str, ImageSet], units: Sequence[Unit]) -> dict[str, str | None]:

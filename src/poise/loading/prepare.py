@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from poise.cores import available_cores
 from poise.errors import ReaderProcessError, is_out_of_memory
 from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import READABLE_ELSEWHERE, PlannedImage, Source, name_of, read_planned, too_large
 from poise.results import Failure
 from poise.text import counted
-from poise.threads import available_cores
 from poise.types import DualEncoder
 from poise.views.recipe import ViewRecipe
 from poise.views.triton import launch
