@@ -7,7 +7,7 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-from templates import ADJECTIVES, LOOKS, PLAIN, SECOND, STANDARD
+from templates import ADJECTIVES, JOINTS, LOOKS, PLAIN, SECOND, STANDARD
 from wordnet import Synset, read_senses, read_synsets
 
 PIECE_TOKENS = 26  # a name, a word or a definition is cut to this many tokens
@@ -102,6 +102,7 @@ def build(wordnet: Path, names_file: Path) -> dict[str, Any]:
             "gloss": [ids(g) for g in columns["gloss"]],
             "adjectives": [ids(a) for a in ADJECTIVES],
             "second": [ids(s) for s in SECOND],
+            "joints": [ids(j) for j in JOINTS],
             "standard": around(STANDARD),
             "plain": [around(t) for t in PLAIN],
             "looks": [(look, *around(t)) for look, t in looks],

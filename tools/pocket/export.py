@@ -8,7 +8,6 @@ its 100 names among 900 other nouns.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -16,16 +15,17 @@ from pathlib import Path
 import corpus as corpora
 import space as spaces
 import torch
+import units
 from convert import load_trunk
 from looks import SIZE, preprocess
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
+from units import CONFIG, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "src" / "poise" / "backbones" / "weights" / "pocket"
-WEIGHTS, CONFIG, HASHES = "open_clip_model.safetensors", "open_clip_config.json", "SHA256SUMS"
 
 
 def config(joint: int, width: int, layers: int) -> dict[str, object]:
@@ -75,8 +75,7 @@ def write(folder: Path, text: dict[str, Tensor], scale: float) -> None:
     (folder / WEIGHTS).chmod(0o644)
     description = config(text["text_projection"].shape[1], text["text_projection"].shape[0], layers)
     (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
-    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in (CONFIG, WEIGHTS)]
-    (folder / HASHES).write_text("".join(sums))
+    units.write_hashes(folder)
 
 
 @torch.inference_mode()
@@ -124,9 +123,10 @@ def fit_scale(model: torch.nn.Module, tokenizer: object, data: Path, cache: Path
 
 
 def finish(text: dict[str, Tensor], cache: Path, data: Path, out: Path) -> None:
-    """Fit the scale with open_clip itself reading the model, then write it."""
+    """Bring the tower to CLIP's units, fit the scale with open_clip itself reading the model, then write it."""
     import open_clip
 
+    text = units.rescale({k: v.float() for k, v in text.items()})
     write(cache / "unscaled", text, 20.0)
     name = f"local-dir:{cache / 'unscaled'}"
     scale, best = fit_scale(open_clip.create_model(name).eval(), open_clip.get_tokenizer(name), data, cache)

@@ -155,3 +155,5 @@ ADJECTIVES = (
 )
 
 SECOND = ("and a", "with a", "on a", "in a", "next to a", "near a", "in front of a")
+
+JOINTS = ("and", "or")  # two kinds of thing that one label stands for

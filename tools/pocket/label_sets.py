@@ -1,0 +1,95 @@
+"""Random label sets of 2 to 1000 nouns, as people write them: kinds of one thing, cuts of the tree, anything at all."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LARGEST = 200
+KINDS = {"cut": 0.5, "words": 0.3, "names": 0.2}
+ADJECTIVE = 0.05
+STANDARD, LOOKS = 0.35, 0.2  # share of the standard template and of those that claim a look
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """Token ids of each sentence, the noun's row (-1: covers nothing) and, if it covers nothing, the distractor."""
+
+    texts: list[list[int]]
+    rows: list[int]
+    others: list[int]
+
+
+class Drawer:
+    """Draws label sets from the nouns that `allowed` admits; equal seeds give equal sets."""
+
+    def __init__(self, nouns: dict[str, Any], near: list[list[int]], allowed: Callable[[dict[str, Any]], bool]) -> None:
+        """`near` lists the distractors that are most alike to each noun."""
+        self.near = near
+        self.nouns, self.rows, self.nodes = nouns, nouns["rows"], nouns["nodes"]
+        self.admitted = [allowed(row) for row in self.rows]
+        self.words = [i for i, ok in enumerate(self.admitted) if ok]
+        self.weights = [self.rows[i]["weight"] for i in self.words]
+        self.classes = [i for i in range(1000) if self.admitted[i]]
+        self.named = [[r for r in node["rows"] if self.admitted[r]] for node in self.nodes]
+        self.roots = [i for i, node in enumerate(self.nodes) if node["size"] > 3 and len(node["children"]) > 1]
+
+    def __call__(
+        self, seed: int, kind: str | None = None, *, standard: bool = False, distractors: bool = True
+    ) -> LabelSet:
+        """One label set; its kind is drawn unless given, and `standard` takes "a photo of a {}." alone."""
+        draw = random.Random(seed)
+        kind = kind or draw.choices(list(KINDS), list(KINDS.values()))[0]
+        size = round(math.exp(draw.uniform(math.log(2), math.log(LARGEST))))
+        if kind == "names":
+            size = draw.choice([size, LARGEST, 1000]) if draw.random() < 0.5 else size
+            rows = draw.sample(self.classes, min(size, len(self.classes)))
+        else:
+            rows = self.cut(draw, size) if kind == "cut" else []
+            fill = size - len(rows) if len(rows) < 2 or kind == "words" else round(draw.choice([0, 0, 0.3]) * size)
+            rows += draw.choices(self.words, self.weights, k=max(fill, 2 - len(rows)))
+        rows = list(dict.fromkeys(rows))
+        others = self.distractors(draw, rows) if distractors else []
+        before, after = self.template(draw, standard)
+        words = [self.rows[r]["ids"] for r in rows] + [self.nouns["distractors"][o] for o in others]
+        if not standard:
+            adjectives = self.nouns["adjectives"]
+            words = [(draw.choice(adjectives) if draw.random() < ADJECTIVE else []) + word for word in words]
+        texts = [[*before, *word, *after] for word in words]
+        return LabelSet(texts, rows + [-1] * len(others), [-1] * len(rows) + others)
+
+    def distractors(self, draw: random.Random, rows: list[int]) -> list[int]:
+        """Nouns that cover no class, of any kind or like one of the labels."""
+        many = round(len(rows) * draw.choice([0, 0, 0.3, 1.0])) if len(rows) < LARGEST else 0
+        count = len(self.nouns["distractors"])
+        close = draw.choice([0.0, 0.5])
+        return list(
+            dict.fromkeys(
+                draw.choice(self.near[draw.choice(rows)]) if draw.random() < close else draw.randrange(count)
+                for _ in range(many)
+            )
+        )
+
+    def template(self, draw: random.Random, standard: bool) -> tuple[list[int], list[int]]:
+        chance = draw.random()
+        if standard or chance < STANDARD:
+            return self.nouns["templates"][0]
+        return draw.choice(self.nouns["looks" if chance < STANDARD + LOOKS else "templates"])
+
+    def cut(self, draw: random.Random, size: int) -> list[int]:
+        """Split a node of the tree into its children, and these again, until there are enough; some are left out."""
+        nodes = {draw.choice(self.roots) if draw.random() < 0.7 else 0}
+        for _ in range(4 * size):
+            open_ = [n for n in sorted(nodes) if self.nodes[n]["children"]]
+            if len(nodes) >= size or not open_:
+                break
+            chosen = draw.choices(open_, [self.nodes[n]["size"] for n in open_])[0]
+            nodes = (nodes - {chosen}) | set(self.nodes[chosen]["children"])
+        kept = sorted(nodes)
+        draw.shuffle(kept)
+        kept = kept[: max(2, round(draw.choice([1.0, 1.0, 0.7, 0.4]) * len(kept)))]
+        named = [self.named[n] for n in kept if self.named[n]]
+        return [names[0] if draw.random() < 0.5 else draw.choice(names) for names in named]
