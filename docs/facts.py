@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import typer
 
 from poise import methods
+from poise.backbones.families import FAMILIES, REFUSED
 from poise.cli.app import app
 from poise.evaluate.config import RunConfig, Settings
 from poise.methods.method import parameters
@@ -335,10 +337,39 @@ def _toml(value: object) -> str:
     return str(list(value) if isinstance(value, tuple) else value).replace("'", '"').replace("False", "false")
 
 
+def families() -> str:
+    """The families of models with what was measured of each (tests/backbones/zoo.py)."""
+    stored = json.loads((DOCS / "parity.json").read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {version}" for name, version in stored["versions"].items())
+    lines = [
+        "| family | name to copy | what is special | text | tokens | MaPLe | texts differ | images differ | ONNX "
+        "| OpenVINO |",
+        "|---|---|---|---|--:|---|--:|--:|---|---|",
+    ]
+    words = {True: "yes", False: "no", None: "-"}
+    for family in FAMILIES:
+        row = stored[family.key]
+        cells = [
+            *(family.title, f"`{family.name}`", family.trait, "shared" if row["causal"] else "each"),
+            str(row["context"]),
+            *(words[row["deep"]], row["text"], row["image"], words[row.get("onnx")], words[row.get("openvino")]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Tested with {versions}."])
+
+
+def refused_models() -> str:
+    """The families of transformers that are refused by name."""
+    lines = ["| `model_type` | reason | nearest that works |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{kind}` | {why} | `{instead}` |" for kind, (why, instead) in REFUSED.items())])
+
+
 MADE: dict[str, Callable[[], str]] = {
     "which method": which_method,
     "list of methods": method_list,
     "guides": guides,
+    "families": families,
+    "refused models": refused_models,
     "commands": commands,
     "run keys": lambda: configuration(RunConfig),
     "setting keys": lambda: configuration(Settings),

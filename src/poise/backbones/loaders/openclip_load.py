@@ -19,6 +19,7 @@ from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
 from safetensors import safe_open
 from torch import nn
 
+from poise.backbones.check import check_model
 from poise.backbones.encoder import Encoder
 from poise.backbones.loaders import hub, schema
 from poise.backbones.loaders.checkpoint import OPEN_CLIP_WEIGHTS as WEIGHTS
@@ -33,6 +34,7 @@ from poise.backbones.loaders.checkpoint import (
     refuse_pickle,
 )
 from poise.backbones.loaders.known_keys import HUGGING_FACE_TEXT, OPEN_CLIP_FILE, OPEN_CLIP_MODEL
+from poise.backbones.loaders.new_keys import take_new_keys
 from poise.backbones.loaders.openclip import wrap
 from poise.backbones.loaders.tokenizer_files import FILES, check_tokenizer, clean_copy
 from poise.errors import InvalidCheckpointError, ModelNotFoundError, UnknownNameError
@@ -52,7 +54,8 @@ def load_folder(path: str, *, device: torch.device, dtype: torch.dtype, logit_sc
     config = _read_config(folder / CONFIG_NAME, local=True)
     model = build(config["model_cfg"], find_weights(folder), folder=folder, logit_scale=logit_scale)
     tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], lambda _: folder)
-    return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"local-dir:{path}", device=device, dtype=dtype)
+    read = config["model_cfg"], config["preprocess_cfg"]
+    return _wrap(model, tokenizer, *read, name=f"local-dir:{path}", device=device, dtype=dtype)
 
 
 def load_hub(
@@ -67,7 +70,8 @@ def load_hub(
     config = _read_config(hub.fetch(repo, [CONFIG_NAME], cache_dir))
     model = build(config["model_cfg"], hub.fetch(repo, WEIGHTS, cache_dir), cache_dir, logit_scale=logit_scale)
     tokenizer = make_tokenizer(config["model_cfg"]["text_cfg"], partial(_fetch_tokenizer, cache_dir=cache_dir))
-    return _wrap(model, tokenizer, config["preprocess_cfg"], name=f"hf-hub:{repo}", device=device, dtype=dtype)
+    read = config["model_cfg"], config["preprocess_cfg"]
+    return _wrap(model, tokenizer, *read, name=f"hf-hub:{repo}", device=device, dtype=dtype)
 
 
 def _fetch_tokenizer(repo: str, cache_dir: str | None) -> Path:
@@ -77,9 +81,12 @@ def _fetch_tokenizer(repo: str, cache_dir: str | None) -> Path:
 def _read_config(path: Path, *, local: bool = False) -> dict[str, Any]:
     """Read open_clip_config.json; ``local``: refuse what would need the network."""
     content = read_config(path)
+    new: dict[str, dict[str, Any]] = {}
     if isinstance(model := content.get("model_cfg"), dict):
-        content["model_cfg"] = _dual_encoder(model)
+        content["model_cfg"], new = take_new_keys(_dual_encoder(model))
     config = schema.read(OPEN_CLIP_FILE, content, path)
+    for section, values in new.items():
+        (config["model_cfg"][section] if section else config["model_cfg"]).update(values)
     tower = path.parent / TEXT_CONFIG
     for section, key in (
         ("text_cfg", "hf_model_name"),
@@ -114,14 +121,23 @@ def load_named(name: str, *, device: torch.device, dtype: torch.dtype, cache_dir
         tokenizer: object = open_clip.get_tokenizer(architecture, cache_dir=cache_dir)
     else:
         tokenizer = make_tokenizer(text, partial(_fetch_tokenizer, cache_dir=cache_dir))
-    return _wrap(model, tokenizer, source, name=name, device=device, dtype=dtype)
+    return _wrap(model, tokenizer, config, source, name=name, device=device, dtype=dtype)
 
 
-def _wrap(model: nn.Module, tokenizer: object, preprocess: dict[str, Any], *, name: str, **place: Any) -> Encoder:
+def _wrap(
+    model: nn.Module, tokenizer: object, config: dict[str, Any], preprocess: dict[str, Any], *, name: str, **place: Any
+) -> Encoder:
+    new = take_new_keys(_dual_encoder(config))[1]
     with library_errors(name):
         encoder = wrap(model, tokenizer, preprocess, name=name, **place)
         encoder.token_ids(["a photo of a cat."])  # raises an error if the tokenizer is for another text tower
-        return encoder
+    if new and not check_model(encoder).equal:
+        keys = ", ".join(sorted(key for values in new.values() for key in values))
+        raise InvalidCheckpointError(
+            f"The configuration of {name} has keys that poise does not know, and they change what is computed: {keys}.",
+            hint="Use a version of poise that knows them, or another model.",
+        )
+    return encoder
 
 
 def make_tokenizer(text: dict[str, Any], find: Callable[[str], Path]) -> object:
@@ -200,7 +216,10 @@ def empty_model(config: dict[str, Any], folder: Path) -> dict[str, torch.Tensor]
 @contextmanager
 def _making(config: dict[str, Any], cache_dir: str | None, folder: Path | None) -> Iterator[Callable[[], nn.Module]]:
     """Yield what creates the model of a ``model_cfg``, after checking it."""
-    config = schema.read(OPEN_CLIP_MODEL, copy.deepcopy(_dual_encoder(config)), "model_cfg")
+    content, new = take_new_keys(copy.deepcopy(_dual_encoder(config)))
+    config = schema.read(OPEN_CLIP_MODEL, content, "model_cfg")
+    for section, values in new.items():
+        (config[section] if section else config).update(values)
     text, vision = config["text_cfg"], config["vision_cfg"]
     custom = bool(config.pop("custom_text", False)) or "hf_model_name" in text
     check_patches(vision.get("image_size", 224), vision.get("patch_size"), "model_cfg.vision_cfg")
