@@ -58,6 +58,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.timeout(600)  # Ray is started, which takes minutes on a busy machine
 def test_an_installed_package_reaches_lists_runs_workers_tables_figures_and_the_page(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +87,7 @@ def test_an_installed_package_reaches_lists_runs_workers_tables_figures_and_the_
         [sys.executable, "-c", DRIVER, json.dumps(commands)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         env=environment(installed),
         cwd=tmp_path,
     )
