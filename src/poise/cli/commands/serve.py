@@ -85,7 +85,7 @@ def serve(
     pages = [name for name, asked in {"/demo": demo, "/docs": docs}.items() if asked]
 
     def ready(url: str) -> None:
-        say_ready(url, settings.model, "".join(f"; a page is at {url}{name}" for name in pages))
+        say_ready(url, settings.model, "".join(f"; the page is at {url}{name}" for name in pages))
 
     uvicorn_server.run(app, address, ready=ready)
 
