@@ -268,6 +268,7 @@ GUIDES = {  # what a reader wants -> the page's title and file
     "use your own model, without a network": ("Your own model, offline", "guides/own_model.md"),
     "try it in the browser": ("The demo page", "demo.md"),
     "know how often answers are right, from a few labelled images": ("When to trust a number", "calibration.md"),
+    "go from a folder of photos to a report": ("From a folder of photos to a report", "tutorial.md"),
     "find images that show something else": ("Out-of-distribution images", "unknown.md"),
     "classify many images, resume, and use the results in a pipeline": ("Batch jobs", "batch.md"),
     "answer requests over HTTP": ("Serving", "serving.md"),

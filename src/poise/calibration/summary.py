@@ -22,7 +22,7 @@ def label_counts(calibration: Calibration) -> str:
     found = Counter(next(iter(calibration.methods.values())).labels.tolist())
     counts = sorted(((found[at], label) for at, label in enumerate(labels)), key=lambda pair: pair[0])
     shown = ", ".join(f"{label} {number}" for number, label in counts[:_LISTED])
-    more = f" and {len(counts) - _LISTED} with more" if len(counts) > _LISTED else ""
+    more = f" and {len(counts) - _LISTED} others" if len(counts) > _LISTED else ""
     single = sum(number == 1 for number, _ in counts)
     few = f", {single} with one image only" if single else ""
     return f"{counted(len(calibration), 'image')}, {counted(len(labels), 'label')}{few}: {shown}{more}"
