@@ -49,11 +49,11 @@ def run(*arguments: object):
 
 def test_numbers_are_those_of_the_answers(folders: Path, calibration: Path, tmp_path: Path) -> None:
     out = tmp_path / "numbers.json"
-    done = run(folders / "rest", "--calibration", calibration, "--coverage", 0.8, "--max-error", 0.7, "--out", out)
+    done = run(folders / "rest", "--calibration", calibration, "--coverage", 0.8, "--max-error", 0.9, "--out", out)
     assert done.exit_code == 0, done.output
     found = json.loads(out.read_text())
     assert (found["images"], found["left_out"]) == (40, {USED: 0, UNREADABLE: 0})
-    classify = poise.Classifier(LABELS, **OPTIONS, calibration=calibration, coverage=0.8, max_error=0.7)
+    classify = poise.Classifier(LABELS, **OPTIONS, calibration=calibration, coverage=0.8, max_error=0.9)
     paths = sorted((folders / "rest").rglob("*.png"))
     truth = [path.parent.name.replace("_", " ") for path in paths]
     results = [row["zero-shot"] for row in classify(paths)]
@@ -72,7 +72,7 @@ def test_numbers_are_those_of_the_answers(folders: Path, calibration: Path, tmp_
     metrics = found["methods"]["zero-shot"]
     assert {name: metrics[name]["value"] for name in want} == pytest.approx(want)
     assert all(row["low"] <= row["value"] <= row["high"] for row in metrics.values())
-    assert "Wrong among the answered (promised: at most 70 %)" in done.stdout
+    assert "Wrong among the answered (promised: at most 90 %)" in done.stdout
 
 
 def test_images_of_the_calibration_are_left_out_and_counted(folders: Path, calibration: Path) -> None:
