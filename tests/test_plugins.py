@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
+from typer.testing import CliRunner
 
 import poise
 from poise import metrics, plugins
+from poise.cli.app import app
 from poise.errors import PluginError, UnknownNameError
 from poise.registry import Registry
 from tests.documentation.blocks import ROOT
@@ -198,6 +200,13 @@ def test_plugins_are_loaded_once_by_the_first_question_that_they_could_answer(
         assert log.read_text() == "x"
     finally:
         del sys.modules["colours_of_the_test"]
+
+
+def test_no_plugins_are_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "found", lambda: iter(()))
+    done = CliRunner().invoke(app, ["list", "plugins"])
+    assert done.exit_code == 0, done.output
+    assert "POISE_PLUGINS" in done.output
 
 
 def test_plugins_can_be_chosen(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,6 @@ def list_names(
         raise UnknownNameError.of("kind", kind, LISTS)
     table = _single_models() if kind == "models" and text else LISTS[kind]()
     lines = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
-    if not lines:
+    if text and not lines:
         raise InvalidOptionError(f"None of the {kind} contains '{text}'.", hint=f"See `poise list {kind}`.")
     show(replace(table, lines=lines))
