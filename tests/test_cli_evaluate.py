@@ -131,7 +131,9 @@ def test_folders_and_labels_with_spaces_are_one_label(folders: Path, calibration
 def test_calibrate_prints_labels_and_counts(folders: Path, tmp_path: Path) -> None:
     options = ["--model", "tiny", "--method", "zero-shot", "--device", "cpu", "--out", str(tmp_path / "c.json")]
     said = CliRunner().invoke(app, ["calibrate", str(folders / "labelled"), *options]).stdout
-    assert said.startswith("40 images, 2 labels: american bulldog 20, cat 20. Give --labels-file if images may have")
+    assert said.strip().startswith(
+        "40 images, 2 labels: american bulldog 20, cat 20. Give --labels-file if images may have"
+    )
 
 
 def test_it_needs_a_calibration() -> None:

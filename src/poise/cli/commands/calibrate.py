@@ -18,6 +18,7 @@ from poise.cli.output.cost_note import cost_note
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.progress import watched
+from poise.report.tables.table import Table
 
 if TYPE_CHECKING:
     from poise.calibration import Calibration
@@ -82,7 +83,8 @@ def calibrate(
         remark(str(note.message))
     calibration.save(out)
     others = "" if labels or labels_file else " Give --labels-file if images may have others."
-    typer.echo(f"{label_counts(calibration)}.{others}\n")
+    show(Table("", (), (), (f"{label_counts(calibration)}.{others}",)))
+    typer.echo()
     _show(calibration, errors, coverages)
     typer.echo(
         f"\nRecommended: {calibration.reason}\nWritten: {out}. Use it with: poise classify IMAGES --calibration {out}"
