@@ -13,6 +13,7 @@ import numpy as np
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.load import is_downloaded
 from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, images_for_coverage
+from poise.calibration.estimates import images_needed, lowest_error, surest
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
@@ -146,8 +147,8 @@ def uniform(key: str) -> float:
 def in_words(max_error: float, confidence: float) -> str:
     """Return what a certified threshold promises."""
     return (
-        f"Among images like the calibration images, at most {100 * max_error:.3g} % of the answers are wrong, with "
-        f"{100 * confidence:.4g} % confidence."
+        f"In the long run, at most {100 * max_error:.3g} % of the answers to images drawn like the calibration images "
+        f"are wrong; a calibration that says so fails in at most {100 * (1 - confidence):.3g} % of draws."
     )
 
 
@@ -163,10 +164,19 @@ def check_coverage(coverage: float, images: int) -> None:
 def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
     certificate = part.certificate(max_error)
     if certificate.threshold is None:
+        given: Any = part.confidence, part.correct
+        needed, lowest = images_needed(*given, max_error, part.delta), lowest_error(*given, part.delta)
+        more = (
+            f"About {needed} images would do it, if the others are like these."
+            if needed is not None
+            else f"More images would hardly help: of the surest fifth, {surest(*given, 0.2).errors} of "
+            f"{surest(*given, 0.2).answered} are wrong."
+        )
+        least = "" if lowest is None else f" {100 * lowest:.0f} % can be certified with these."
         raise InvalidCalibrationError(
             f"{name}: no confidence threshold is certain to keep the error at {100 * max_error:g} % with these "
             f"{len(part.labels)} calibration images.",
-            hint="Calibrate on more images, or accept more errors. Choose the level before looking at results: one "
-            "that was picked because it can be certified holds with less confidence.",
+            hint=f"{more}{least} Choose the level before looking at results: one that was picked because it can be "
+            "certified holds with less confidence.",
         )
     return certificate

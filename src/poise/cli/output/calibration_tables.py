@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from poise.calibration.estimates import SHARES, surest
 from poise.report.tables.table import Cell, Line, Table
 from poise.text import counted
 
@@ -59,6 +60,12 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
                 "without looking at this table.",
                 "Raw: before calibration.",
             ),
+        ),
+        Table(
+            "Errors among the surest answers (estimates, no guarantee)",
+            ("Method", "Answered", "Wrong", "Error %"),
+            tuple(_estimate(name, part, share) for name, part in parts.items() for share in SHARES),
+            ("In parentheses: 95 % Clopper-Pearson intervals.",),
         ),
         Table(
             "Prediction sets",
@@ -129,6 +136,13 @@ def _promise(name: str, part: MethodCalibration, error: float) -> Line:
         return Line.of(name, f"{100 * error:g} %", "can't be certified", "", "")
     share = f"{found.answered} of {found.images}"
     return Line.of(name, f"{100 * error:g} %", f"{found.threshold:.4f}", share, f"{found.errors}")
+
+
+def _estimate(name: str, part: MethodCalibration, share: float) -> Line:
+    found = surest(part.confidence, part.correct, share)
+    answered = f"surest {100 * share:g} %: {found.answered}"
+    error = Cell(f"{100 * found.rate:.1f}", f"({100 * found.low:.1f} to {100 * found.high:.1f})")
+    return Line((Cell(name), Cell(answered), Cell(str(found.errors)), error))
 
 
 def _set_line(name: str, part: MethodCalibration, coverage: float) -> Line:
