@@ -1,7 +1,7 @@
 """No distribution of confidences and errors was found under which a wrong threshold is certified too often.
 
-The probability of a wrong certificate is computed exactly, level by level, for confidences with a few values (ties), and
-a search tries to raise it. Without ties there is a proof (docs/calibration.md).
+The probability of a wrong certificate is computed exactly, level by level, for confidences with a few values (ties),
+and a search tries to raise it. Without ties there is a proof (docs/calibration.md).
 """
 
 from __future__ import annotations
