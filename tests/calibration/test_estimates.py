@@ -33,6 +33,6 @@ def test_so_many_images_would_certify_it() -> None:
     assert certify(confidence, correct, 0.1).threshold is None
     needed = images_needed(confidence, correct, 0.1, 0.05)
     assert needed is not None
-    times = -(-needed // 50)
+    times = needed // 50
     assert certify(np.tile(confidence, times), np.tile(correct, times), 0.1).threshold is not None
     assert images_needed(confidence, np.zeros(50), 0.1, 0.05) is None

@@ -5,19 +5,17 @@ These are estimates, and no guarantees.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import scipy  # imports scipy.special when it is first used
 from numpy.typing import ArrayLike
 
-from poise.calibration.certify import ROUNDING, certify, images_for_error, upper_bound
+from poise.calibration.certify import certify, upper_bound
 from poise.calibration.levels import exact_level
 from poise.metrics.sample import checked_top
 
 SHARES = (0.2, 0.4, 0.6)  # of the images, the surest first
-_MOST = 1_000_000  # images; more are not worth saying
 
 
 class Surest(NamedTuple):
@@ -53,16 +51,12 @@ def lowest_error(confidence: ArrayLike, correct: ArrayLike, delta: float) -> flo
 
 
 def images_needed(confidence: ArrayLike, correct: ArrayLike, max_error: float, delta: float) -> int | None:
-    """Return about how many images would certify ``max_error``, if the error among the surest is as it is here.
+    """Return about how many images would certify ``max_error``, if further ones were like these.
 
-    None if it is too high even among the surest fifth, so that more images would not help.
+    None if 32 times as many would not, so that more images hardly help.
     """
-    found = []
-    for share in SHARES:
-        rate, images = surest(confidence, correct, share).rate, images_for_error(max_error, delta)
-        while rate < max_error and images < _MOST:
-            if upper_bound(math.ceil(rate * images), images, delta) <= max_error + ROUNDING:
-                found.append(math.ceil(images / share))
-                break
-            images = math.ceil(1.05 * images)
-    return min(found, default=None)
+    values, hits = checked_top(confidence, correct)
+    for times in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+        if certify(np.tile(values, times), np.tile(hits, times), max_error, delta=delta).threshold is not None:
+            return times * len(values)
+    return None

@@ -164,13 +164,13 @@ def check_coverage(coverage: float, images: int) -> None:
 def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
     certificate = part.certificate(max_error)
     if certificate.threshold is None:
-        given: Any = part.confidence, part.correct
-        needed, lowest = images_needed(*given, max_error, part.delta), lowest_error(*given, part.delta)
+        confidence, correct = part.confidence, part.correct
+        needed = images_needed(confidence, correct, max_error, part.delta)
+        lowest, fifth = lowest_error(confidence, correct, part.delta), surest(confidence, correct, 0.2)
         more = (
             f"About {needed} images would do it, if the others are like these."
             if needed is not None
-            else f"More images would hardly help: of the surest fifth, {surest(*given, 0.2).errors} of "
-            f"{surest(*given, 0.2).answered} are wrong."
+            else f"More images would hardly help: of the surest fifth, {fifth.errors} of {fifth.answered} are wrong."
         )
         least = "" if lowest is None else f" {100 * lowest:.0f} % can be certified with these."
         raise InvalidCalibrationError(
