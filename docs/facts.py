@@ -6,6 +6,7 @@ fails where a page is out of date; `make docs` writes them first.
 
 from __future__ import annotations
 
+import csv
 import html
 import inspect
 import json
@@ -365,6 +366,36 @@ def refused_models() -> str:
     return "\n".join([*lines, *(f"| `{kind}` | {why} | `{instead}` |" for kind, (why, instead) in REFUSED.items())])
 
 
+def sensitivity(sweep: str) -> str:
+    """One sweep of benchmarks/sensitivity.py, from its CSV file."""
+    with (DOCS / "sensitivity.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["sweep"] == sweep]
+    columns = (
+        "dataset, images",
+        sweep,
+        "accuracy",
+        "confidence",
+        "confidence - accuracy",
+        "ECE (floor)",
+        "ECE - default",
+    )
+    lines = [f"| {' | '.join(columns)} |", "|---|---|--:|--:|--:|--:|--:|"]
+    for row in rows:
+        over, change = (
+            f"{float(row[name]):+.1f} [{float(row[low]):+.1f}, {float(row[high]):+.1f}]"
+            for name, low, high in (
+                ("over_confidence", "over_confidence_low", "over_confidence_high"),
+                ("ece_difference", "ece_low", "ece_high"),
+            )
+        )
+        accuracy, confidence, error, floor = (
+            f"{float(row[name]):.1f}" for name in ("accuracy", "confidence", "ece", "ece_floor")
+        )
+        cells = (f"{row['dataset']}, {row['images']}", f"`{row['value']}`", accuracy, confidence, over)
+        lines.append(f"| {' | '.join((*cells, f'{error} ({floor})', change))} |")
+    return "\n".join(lines)
+
+
 MADE: dict[str, Callable[[], str]] = {
     "which method": which_method,
     "list of methods": method_list,
@@ -375,7 +406,12 @@ MADE: dict[str, Callable[[], str]] = {
     "run keys": lambda: configuration(RunConfig),
     "setting keys": lambda: configuration(Settings),
 }
-BY_METHOD: dict[str, Callable[[str], str]] = {"method": method_facts, "usage": usage, "figure": figure}
+BY_NAME: dict[str, Callable[[str], str]] = {
+    "method": method_facts,
+    "usage": usage,
+    "figure": figure,
+    "sensitivity": sensitivity,
+}
 
 
 def filled(text: str) -> str:
@@ -383,7 +419,7 @@ def filled(text: str) -> str:
 
     def made(match: re.Match[str]) -> str:
         kind, _, name = match["name"].partition(" ")
-        content = BY_METHOD[kind](name) if kind in BY_METHOD else MADE[match["name"]]()
+        content = BY_NAME[kind](name) if kind in BY_NAME else MADE[match["name"]]()
         return f"{match[1]}{content}\n{match[3]}"
 
     return SECTION.sub(made, text)
