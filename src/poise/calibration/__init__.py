@@ -21,6 +21,7 @@ from poise.calibration.conformal import (
     scores,
 )
 from poise.calibration.evaluation import Answered, Evaluation
+from poise.calibration.monitor import Monitor
 from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
 
@@ -36,6 +37,7 @@ __all__ = [
     "Evaluation",
     "Fit",
     "MethodCalibration",
+    "Monitor",
     "PredictionSets",
     "Score",
     "assess",

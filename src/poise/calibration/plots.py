@@ -1,8 +1,9 @@
-"""Reliability diagrams as SVG, for notebooks and reports, without a plotting library."""
+"""Reliability diagrams and evidence as SVG, for notebooks and reports, without a plotting library."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from poise.metrics import Bins
 
@@ -44,6 +45,41 @@ def reliability_svg(before: Bins, after: Bins | None = None) -> str:
         f'{" and ".join(given)} calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" '
         f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def evidence_svg(trail: Sequence[float], alpha: float) -> str:
+    """Return the evidence of a `Monitor` after each image, on a logarithmic scale, and where the alarm is raised."""
+    side = 2 * _SIDE
+    logs = [math.log10(max(value, 1e-300)) for value in trail]
+    limit = -math.log10(alpha)
+    low, high = math.floor(min([-1.0, *logs])), math.ceil(max([limit + 0.5, *logs]))
+    width, height = 2 * _LEFT + side, _TOP + _SIDE + _BOTTOM
+
+    def row(value: float) -> str:
+        return f"{_TOP + _SIDE * (high - value) / (high - low):.1f}"
+
+    def column(image: int) -> str:
+        return f"{_LEFT + side * image / max(len(logs), 1):.1f}"
+
+    parts = [
+        f'<rect x="{_LEFT}" y="{_TOP}" width="{side}" height="{_SIDE}" fill="none" stroke="#8a8a8a"/>',
+        f'<line x1="{_LEFT}" y1="{row(limit)}" x2="{_LEFT + side}" y2="{row(limit)}" stroke="#d55e00" '
+        f'stroke-dasharray="4 3"/><text x="{_LEFT + side - 4}" y="{float(row(limit)) - 4:.1f}" '
+        f'text-anchor="end">alarm</text>',
+        f'<polyline fill="none" stroke="#0072b2" stroke-width="1.5" points="'
+        f'{" ".join(f"{column(at)},{row(value)}" for at, value in enumerate(logs, 1))}"/>',
+    ]
+    for value in range(low, high + 1, max(1, (high - low) // 5)):
+        parts.append(f'<text x="{_LEFT - 5}" y="{float(row(value)) + 4:.1f}" text-anchor="end">1e{value}</text>')
+    for image in (0, len(logs)):
+        parts.append(f'<text x="{column(image)}" y="{_TOP + _SIDE + 14}" text-anchor="middle">{image}</text>')
+    parts.append(f'<text x="{_LEFT + side / 2}" y="{height - 3}" text-anchor="middle">image</text>')
+    parts.append(f'<text x="2" y="{_TOP - 6}">evidence</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Evidence after each image" width="{width}" '
+        f'height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" '
+        f'fill="currentColor">{"".join(parts)}</svg>'
     )
 
 

@@ -15,7 +15,8 @@ from poise.calibration import conformal, summary
 from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.calibration.conditions import Conditions
-from poise.errors import InvalidCalibrationError, reason_of
+from poise.calibration.monitor import Monitor
+from poise.errors import InvalidCalibrationError, UnknownNameError, reason_of
 from poise.files import checksum, read_bounded, write_atomic
 from poise.metrics import Bins, equal_width
 from poise.metrics.bootstrap import Interval
@@ -201,6 +202,19 @@ class Calibration:
                     hint="Use the same settings, or run `poise calibrate` again.",
                 )
         return part
+
+    def monitor(self, alpha: float = 0.01, *, method: str | None = None, seed: int = 0) -> Monitor:
+        """Return a test, without labels, of whether later images are still like the calibration images.
+
+        Args:
+            alpha: probability of a false alarm, however many images follow.
+            method: whose answers it is shown; None for the recommended one.
+            seed: of the random numbers that break ties.
+        """
+        name = self.recommended if method is None else method
+        if name not in self.methods:
+            raise UnknownNameError.of("method", name, self.methods, owner="the calibration")
+        return Monitor(self.methods[name].confidence, self.methods[name].match, alpha=alpha, seed=seed)
 
     def options(self) -> dict[str, Any]:
         """Return the options of `poise.Classifier` of the calibration, with the recommended method."""

@@ -20,6 +20,7 @@ from poise.cli.commands.fit import app as fit_app
 from poise.cli.commands.fit import convert_app
 from poise.cli.commands.listing import list_names
 from poise.cli.commands.models import app as models_app
+from poise.cli.commands.monitor import monitor
 from poise.cli.commands.serve import serve
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
 from poise.cli.output.verbose import remark
@@ -36,6 +37,7 @@ app = Commands(
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
 app.command("evaluate")(evaluate)
+app.command("monitor")(monitor)
 app.command("serve")(serve)
 app.command("demo")(demo)
 app.command("list")(list_names)

@@ -23,6 +23,7 @@ from poise.cli.input.shared_options import (
 )
 from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.cost_note import cost_note
+from poise.cli.output.still_valid import StillValid
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
@@ -102,6 +103,10 @@ def classify(
         if engine is EngineName.local and (note := cost_note(classifier, len(paths))):
             remark(note, quiet=quiet)
         outcomes = watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
+        if options["calibration"] is not None:
+            valid = StillValid(options["calibration"], chosen[0])
+            held.callback(valid.say, verbose=verbose)  # last, also where images failed
+            outcomes = valid.passed_on(outcomes)
         rows_go_to = sink.Sink(output.value, columns, out, append=resume, sorting=sorting)
         sink.write_rows(outcomes, len(paths), rows_go_to, quiet=quiet)
 

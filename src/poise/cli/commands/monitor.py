@@ -1,0 +1,103 @@
+"""`poise monitor`: whether images that were classified later are still like those of a calibration."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from poise.cli.exit_codes import ALARM
+from poise.cli.output.verbose import Quiet, remark
+from poise.errors import InvalidOptionError, reason_of
+from poise.files import write_atomic
+from poise.text import printable
+
+
+def monitor(
+    calibration: Annotated[Path, typer.Argument(help="File of `poise calibrate`.")],
+    answers: Annotated[
+        Path, typer.Argument(help="JSON lines of `poise classify --calibration ... --format jsonl`, in order of time.")
+    ],
+    alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole file.")] = 0.01,
+    method: Annotated[
+        str | None, typer.Option(help="Whose answers to look at.", show_default="the recommended one")
+    ] = None,
+    shuffle: Annotated[
+        bool, typer.Option(help="Put the images into a random order first, where theirs is not that of time.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random order, and of ties.")] = 0,
+    figure: Annotated[Path | None, typer.Option(help="Also write the evidence after each image (.svg).")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Test, without labels, whether images still are like the calibration images; exit code 6 if they are not."""
+    if figure is not None and figure.suffix != ".svg":
+        raise InvalidOptionError(f"--figure is '{figure}'.", hint="Give a name that ends in .svg.")
+    from poise.calibration import Calibration
+    from poise.calibration.plots import evidence_svg
+
+    stored = Calibration.load(calibration)
+    watch = stored.monitor(alpha, method=method, seed=seed)
+    rows = _read(answers, method or stored.recommended)
+    if shuffle:
+        random.Random(seed).shuffle(rows)
+    for row in rows:
+        watch.update(row.confidence, row.match)
+    typer.echo(str(watch))
+    if watch.rang is not None:
+        typer.echo(f"Image {watch.rang}: {printable(rows[watch.rang - 1].source)}")
+    if figure is not None:
+        write_atomic(figure, f"{evidence_svg(watch.trail, alpha)}\n".encode())
+        remark(f"written to {figure}.", quiet=quiet)
+    if watch.alarm:
+        raise typer.Exit(ALARM)
+
+
+class _Row(NamedTuple):
+    source: str
+    confidence: float
+    match: float
+
+
+def _read(path: Path, method: str) -> list[_Row]:
+    """Return the answers of one method; images that failed have none."""
+    rows, others = [], set()
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                row = json.loads(line)
+                if row["error"] is not None:
+                    continue
+                if row["method"] != method:
+                    others.add(str(row["method"]))
+                elif row["raw_confidence"] is None:
+                    raise InvalidOptionError(
+                        f"Line {number} of '{path}' has no raw_confidence.",
+                        hint="Classify with --calibration, so that answers are those of the calibrated method.",
+                    )
+                else:
+                    rows.append(_Row(str(row["source"]), _number(row["raw_confidence"]), _number(row["match"])))
+    except OSError as problem:
+        raise InvalidOptionError(
+            f"'{path}' can't be read: {reason_of(problem)}.", hint="Give the file of `poise classify --out`."
+        ) from None
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
+        if isinstance(problem, InvalidOptionError):
+            raise
+        raise InvalidOptionError(
+            f"'{path}' has a line that is not a row of results.",
+            hint="Give what `poise classify --calibration ... --format jsonl` wrote.",
+        ) from None
+    if not rows:
+        found = f"It has those of: {', '.join(sorted(others))}." if others else "It has none."
+        raise InvalidOptionError(f"'{path}' has no answers of {method}.", hint=f"{found} See --method.")
+    return rows
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return float(value)

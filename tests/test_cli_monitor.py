@@ -1,0 +1,99 @@
+"""`poise monitor`, and the last line of `poise classify --calibration`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import poise
+from poise.cli.app import app
+from poise.cli.exit_codes import ALARM
+from poise.errors import InvalidOptionError, UnknownNameError
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Calibrated on noise; images of the same kind in "same", and darker ones in "dark"."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for part, number in {"labelled/cat": 20, "labelled/dog": 20, "same": 20, "dark": 20}.items():
+        (root / part).mkdir(parents=True)
+        for at in range(number):
+            pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
+            if part == "dark":
+                pixels //= 4
+            Image.fromarray(pixels).save(root / part / f"{at:02}.png")
+    options = ["--model", "tiny", "--method", "zero-shot", "--device", "cpu", "--out", root / "calibration.json"]
+    assert run("calibrate", root / "labelled", *options).exit_code == 0
+    return root
+
+
+def classify(place: Path, part: str, *options: object):
+    options = (*options, "--device", "cpu", "--format", "jsonl", "--out", place / f"{part}.jsonl")
+    return run("classify", place / part, "--calibration", place / "calibration.json", "--model", "tiny", *options)
+
+
+def test_an_alarm_has_its_own_exit_code_and_names_the_image(place: Path, tmp_path: Path) -> None:
+    done = classify(place, "dark")
+    assert done.exit_code == 0, done.output
+    assert "The images differ from the calibration images" in done.stderr
+    figure = tmp_path / "evidence.svg"
+    found = run("monitor", place / "calibration.json", place / "dark.jsonl", "--figure", figure)
+    assert found.exit_code == ALARM
+    watch = poise.Calibration.load(place / "calibration.json").monitor()
+    rows = [json.loads(line) for line in (place / "dark.jsonl").read_text("utf-8").splitlines()]
+    for row in rows:
+        watch.update(row["raw_confidence"], row["match"])
+    assert watch.rang is not None
+    assert str(watch) in found.stdout
+    assert f"Image {watch.rang}: {rows[watch.rang - 1]['source']}" in found.stdout
+    assert figure.read_text("utf-8").startswith("<svg")
+
+
+def test_images_of_the_same_kind_pass(place: Path) -> None:
+    assert "calibration images" not in classify(place, "same").stderr
+    assert "No sign after 20 images" in classify(place, "same", "--verbose").stderr
+    for options in ([], ["--shuffle", "--seed", 3]):
+        found = run("monitor", place / "calibration.json", place / "same.jsonl", *options)
+        assert found.exit_code == 0
+        assert "No sign after 20 images" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"raw_confidence": None}, "Line 1 .* has no raw_confidence"),
+        ({"raw_confidence": "high"}, "not a row of results"),
+        ({"match": True}, "not a row of results"),
+        ({"method": "tpt"}, "no answers of zero-shot. It has those of: tpt"),
+        ({"error": {"code": "unreadable_image", "message": ""}}, "no answers of zero-shot. It has none"),
+    ],
+)
+def test_rows_that_say_nothing_are_refused(place: Path, tmp_path: Path, change: dict, words: str) -> None:
+    row = {"source": "x.png", "method": "zero-shot", "raw_confidence": 0.5, "match": 0.1, "error": None}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, **change}) + "\n", "utf-8")
+    refused = run("monitor", place / "calibration.json", tmp_path / "rows.jsonl")
+    with pytest.raises(InvalidOptionError, match=words):
+        raise refused.exception
+
+
+def test_other_mistakes(place: Path, tmp_path: Path) -> None:
+    calibration, rows = place / "calibration.json", tmp_path / "rows.jsonl"
+    assert "can't be read" in str(run("monitor", calibration, rows).exception)
+    for text in ("", "{}\n", "no json\n", "\n", "[]\n"):
+        rows.write_text(text, "utf-8")
+        assert isinstance(run("monitor", calibration, rows).exception, InvalidOptionError)
+    rows.write_bytes(b"\xff\n")
+    assert isinstance(run("monitor", calibration, rows).exception, InvalidOptionError)
+    assert "ends in .svg" in str(run("monitor", calibration, rows, "--figure", "x.png").exception)
+    assert "alpha is 2" in str(run("monitor", calibration, rows, "--alpha", 2).exception)
+    assert isinstance(run("monitor", calibration, rows, "--method", "tpt").exception, UnknownNameError)
