@@ -42,7 +42,7 @@ def bets(p: float) -> Floats:
 class _Gambler:
     """Bets on the ranks of one kind of value."""
 
-    def __init__(self, values: Sequence[float]) -> None:
+    def __init__(self, values: Sequence[float] | Floats) -> None:
         self.log_capital = 0.0
         self._shares = PRIOR
         self._seen = sorted(round(float(value), _DIGITS) for value in values)
@@ -83,7 +83,12 @@ class Monitor:
     """
 
     def __init__(
-        self, confidence: Sequence[float], match: Sequence[float] | None = None, *, alpha: float = 0.01, seed: int = 0
+        self,
+        confidence: Sequence[float] | Floats,
+        match: Sequence[float] | Floats | None = None,
+        *,
+        alpha: float = 0.01,
+        seed: int = 0,
     ) -> None:
         if not 0 < alpha < 1:
             raise InvalidOptionError(f"alpha is {alpha}.", hint="Give a probability between 0 and 1, such as 0.01.")
