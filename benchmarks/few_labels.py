@@ -7,7 +7,7 @@ random, to be told apart.
 
 For each population and 10 to 200 labelled images, the images are split at random many times. On the labelled ones a
 calibrator is fitted, the quantile of 90 % prediction sets (LAC) is computed and thresholds are certified; everything is
-measured on the others. Numbers are means over the splits. ECE is in points above its floor, and log-loss that of the
+measured on the others. Numbers are means over the splits. ECE and its floor are in percent, and log-loss is that of the
 top label, in nats; "failed" is the share of splits whose certified error is exceeded on the other images, which 5 % of
 the splits may do (more where few images are answered: their error is itself noisy).
 """
@@ -31,7 +31,8 @@ NUMBERS = (10, 25, 50, 100, 200)
 COVERAGE = 0.9
 ERRORS = (0.05, 0.1, 0.2)
 CERTIFIED = [f"{name} {100 * error:g} %" for error in ERRORS for name in ("certified", "answered", "failed")]
-COLUMNS = ("ECE before", "after", "log-loss before", "after", "NLL before", "after", "as it is", "coverage", "size")
+PAIRS = ("ECE", "floor", "above floor", "log-loss", "NLL")  # each before and after calibration
+COLUMNS = (*(f"{name} {when}" for name in PAIRS for when in ("before", "after")), "as it is", "coverage", "size")
 CLIP_LABELS = (10, 30, 100, 300, 1000)
 Population = tuple[np.ndarray, np.ndarray]  # probabilities [N, C] and labels [N]
 
@@ -108,13 +109,14 @@ def one_split(probs: np.ndarray, labels: np.ndarray, number: int, seed: list[int
     after = Sample.of(fit.calibrator.apply(probs[others]), labels[others])
     lac = scores.get("lac")
     members = lac.sets(probs[others], quantile(lac.of_labels(probs[given], labels[given]), COVERAGE)).members
-    row = [*each(above_floor, before, after), *each(log_loss, before, after), *each(nll, before, after), fit.unchanged]
+    row = [value for metric in (error, floor, above_floor, log_loss, nll) for value in each(metric, before, after)]
+    row.append(fit.unchanged)
     row += [100 * members[np.arange(len(others)), labels[others]].mean(), members.sum(1).mean()]
     known = Sample.of(probs[given], labels[given])
-    for error in ERRORS:
-        threshold = certify(known.confidence, known.correct, error).threshold
+    for share in ERRORS:
+        threshold = certify(known.confidence, known.correct, share).threshold
         answered = np.zeros(len(others), bool) if threshold is None else before.confidence >= threshold
-        failed = answered.any() and (~before.correct[answered]).mean() > error
+        failed = answered.any() and (~before.correct[answered]).mean() > share
         row += [100.0 * (threshold is not None), 100 * answered.mean(), 100.0 * failed]
     return row
 
@@ -123,8 +125,16 @@ def each(metric, *samples: Sample) -> list[float]:  # type: ignore[no-untyped-de
     return [metric(sample) for sample in samples]
 
 
+def error(sample: Sample) -> float:
+    return 100 * ece(sample.confidence, sample.correct)
+
+
+def floor(sample: Sample) -> float:
+    return 100 * ece_floor(sample.confidence)
+
+
 def above_floor(sample: Sample) -> float:
-    return 100 * (ece(sample.confidence, sample.correct) - ece_floor(sample.confidence))
+    return error(sample) - floor(sample)
 
 
 def log_loss(sample: Sample) -> float:
@@ -138,7 +148,7 @@ def nll(sample: Sample) -> float:
 
 
 def shown(values: np.ndarray) -> str:
-    digits = [2, 2, 4, 4, 4, 4, 2, 1, 1, *[1] * len(CERTIFIED)]
+    digits = [*[2] * 6, *[4] * 4, 2, 1, 1, *[1] * len(CERTIFIED)]
     return " | ".join(f"{value:.{places}f}" for value, places in zip(values, digits, strict=True))
 
 

@@ -103,7 +103,7 @@ def test_results_are_calibrated_and_carry_sets_and_decisions(encoder, calibratio
         assert after.prediction_set[0] == after.label
         assert (after.decision == "answer") == (before.confidence >= after.threshold)
         assert f"at most {100 * error:g} %" in after.guarantee
-        assert "95 % confidence" in after.guarantee
+        assert "fails in at most 5 % of draws" in after.guarantee
         stored = json.loads(json.dumps(after.to_dict()))
         assert (stored["decision"], stored["threshold"]) == (after.decision, after.threshold)
         assert tuple(stored["prediction_set"]) == after.prediction_set
