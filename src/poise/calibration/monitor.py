@@ -77,7 +77,6 @@ class Monitor:
         seed: of the random numbers that break ties.
 
     Attributes:
-        images: how many new images were seen.
         rang: the number of the image, from 1, at which the alarm was raised; None if it was not.
         trail: the evidence after each image.
     """
