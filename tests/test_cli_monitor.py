@@ -86,6 +86,14 @@ def test_rows_that_say_nothing_are_refused(place: Path, tmp_path: Path, change: 
         raise refused.exception
 
 
+def test_a_file_that_is_too_large_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that never ends would be."""
+    monkeypatch.setattr("poise.cli.commands.monitor._MAX_BYTES", 1000)
+    refused = run("monitor", place / "calibration.json", "/dev/zero")
+    assert isinstance(refused.exception, InvalidOptionError)
+    assert "--top-k" in str(refused.exception)
+
+
 def test_other_mistakes(place: Path, tmp_path: Path) -> None:
     calibration, rows = place / "calibration.json", tmp_path / "rows.jsonl"
     assert "can't be read" in str(run("monitor", calibration, rows).exception)

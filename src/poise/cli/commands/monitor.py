@@ -13,8 +13,10 @@ import typer
 from poise.cli.exit_codes import ALARM
 from poise.cli.output.verbose import Quiet, remark
 from poise.errors import InvalidOptionError, reason_of
-from poise.files import write_atomic
+from poise.files import read_bounded, write_atomic
 from poise.text import printable
+
+_MAX_BYTES = 512 << 20  # of the answers
 
 
 def monitor(
@@ -66,23 +68,23 @@ def _read(path: Path, method: str) -> list[_Row]:
     """Return the answers of one method; images that failed have none."""
     rows, others = [], set()
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                row = json.loads(line)
-                if row["error"] is not None:
-                    continue
-                if row["method"] != method:
-                    others.add(str(row["method"]))
-                elif row["raw_confidence"] is None:
-                    raise InvalidOptionError(
-                        f"Line {number} of '{path}' has no raw_confidence.",
-                        hint="Classify with --calibration, so that answers are those of the calibrated method.",
-                    )
-                else:
-                    rows.append(_Row(str(row["source"]), _number(row["raw_confidence"]), _number(row["match"])))
+        for number, line in enumerate(read_bounded(path, _MAX_BYTES).splitlines(), 1):
+            row = json.loads(line)
+            if row["error"] is not None:
+                continue
+            if row["method"] != method:
+                others.add(str(row["method"]))
+            elif row["raw_confidence"] is None:
+                raise InvalidOptionError(
+                    f"Line {number} of '{path}' has no raw_confidence.",
+                    hint="Classify with --calibration, so that answers are those of the calibrated method.",
+                )
+            else:
+                rows.append(_Row(str(row["source"]), _number(row["raw_confidence"]), _number(row["match"])))
     except OSError as problem:
         raise InvalidOptionError(
-            f"'{path}' can't be read: {reason_of(problem)}.", hint="Give the file of `poise classify --out`."
+            f"'{path}' can't be read: {reason_of(problem)}.",
+            hint="Give the file of `poise classify --out`; --top-k makes it smaller.",
         ) from None
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
         if isinstance(problem, InvalidOptionError):
