@@ -16,6 +16,7 @@ import poise
 from poise import calibration, data
 from poise.cli.commands.serve import _token
 from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.output.sink import finished
 from poise.data.folder import read_class_file
 from poise.data.shards import MAX_SHARDS, expand_braces, find_shards, open_shards, read_samples
@@ -36,6 +37,7 @@ SOURCE = Path(poise.__file__).parent
 # Files of the installed packages, of the operating system, or of a size that is checked before.
 OWN = {
     "threads.py": "the kernel's own files",
+    "cores.py": "the kernel's own files",
     "backbones/loaders/pocket.py": "part of the package",
     "backbones/loaders/onnx_file.py": "regular files up to a size",
     "backbones/loaders/checkpoint.py": "regular files up to a size",
@@ -69,7 +71,7 @@ def test_files_are_read_whole_in_these_modules_only() -> None:
     assert found <= OWN.keys(), f"use poise.files.read_bounded in {sorted(found - OWN.keys())}"
 
 
-def _linked(name: str) -> Callable[[Path], object]:
+def _linked(name: str) -> Callable[[Path], Path]:
     """Return a function that puts an endless file at this place of a folder, and the folder."""
 
     def link(path: Path) -> Path:
@@ -84,6 +86,8 @@ ENDLESS: dict[str, Callable[[Path], object]] = {
     "labels": read_labels,
     "image": read_image,
     "labelled images": read_labelled,
+    "numbers": lambda path: read_table(_linked("p.npy")(path) / "p.npy", "x"),
+    "correct labels": lambda path: read_truth(_linked("y.csv")(path) / "y.csv", ["cat", "dog"]),
     "prompt": files.load,
     "published prompt": lambda path: convert.read_coop(path, "tiny"),
     "calibration": calibration.Calibration.load,

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from poise import calibration, data
+from poise.calibration.feasible import check_number
 from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.number_files import read_table, read_truth
 from poise.errors import InvalidCalibrationError, PoiseError, reason_of
 from poise.evaluate.config import read
 from poise.evaluate.storage.checks import read_header
 from poise.images import read_image
-from poise.inference.calibrating import check_number
 from poise.prompts import files
 from poise.prompts.labels import read_labels
 
@@ -22,6 +23,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "labels": read_labels,
     "images": read_image,
     "csv": read_labelled,
+    "numbers": lambda path: read_table(path, "x"),
+    "correct labels": lambda path: read_truth(path, ["cat", "dog"]),
     "prompt": files.load,
     "calibration": calibration.Calibration.load,
     "config": read,

@@ -7,6 +7,7 @@
 [0]
 """
 
+from poise.calibration.applied import Applied
 from poise.calibration.assess import Answers, assess
 from poise.calibration.calibrators import Calibrator, Curve, calibrator_from
 from poise.calibration.certify import Certificate, certify, images_for_error, upper_bound
@@ -22,12 +23,14 @@ from poise.calibration.conformal import (
 )
 from poise.calibration.evaluation import Answered, Evaluation
 from poise.calibration.monitor import Monitor
+from poise.calibration.numbers import calibrate_probabilities, probabilities_of_features
 from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
 
 __all__ = [
     "Answered",
     "Answers",
+    "Applied",
     "Calibration",
     "Calibrator",
     "Certificate",
@@ -41,6 +44,7 @@ __all__ = [
     "PredictionSets",
     "Score",
     "assess",
+    "calibrate_probabilities",
     "calibrator_from",
     "certify",
     "class_quantiles",
@@ -48,6 +52,7 @@ __all__ = [
     "held_out",
     "images_for_coverage",
     "images_for_error",
+    "probabilities_of_features",
     "quantile",
     "scores",
     "upper_bound",

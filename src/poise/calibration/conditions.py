@@ -10,6 +10,8 @@ from poise.errors import InvalidCalibrationError
 from poise.options import AnswerOptions, rows
 from poise.text import as_words, counted
 
+GIVEN = "given probabilities"  # the model of a calibration that was made without one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions(AnswerOptions):
@@ -23,6 +25,19 @@ class Conditions(AnswerOptions):
     fingerprint: str
     init_hash: str
 
+    @property
+    def given(self) -> bool:
+        """Whether the probabilities were given as numbers, so that nothing is known about their model."""
+        return self.fingerprint == GIVEN
+
+    def check_model(self) -> None:
+        """Raise an error if no classifier can give such answers."""
+        if self.given:
+            raise InvalidCalibrationError(
+                "The calibration is of probabilities that were given as numbers, and a classifier makes its own.",
+                hint="Apply it to such probabilities in Python: Calibration.load(FILE).apply(probabilities).",
+            )
+
     def check(self, now: Conditions, *, reads_views: bool = True) -> None:
         """Raise an error that names the first difference, with both values.
 
@@ -30,6 +45,7 @@ class Conditions(AnswerOptions):
             now: the conditions of a classifier.
             reads_views: whether its methods read augmented views; if not, the options of views do not matter.
         """
+        self.check_model()
         ignored = set() if reads_views else {row.name for row in rows(AnswerOptions) if row.about.views}
         ignored |= {"model"} if self.fingerprint == now.fingerprint else set()
         ignored |= {"init"} if self.init_hash == now.init_hash else set()

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from poise.calibration import conformal, summary
+from poise.calibration.applied import Applied, applied
 from poise.calibration.calibrators import Calibrator, calibrator_from
 from poise.calibration.certify import Certificate, certify
 from poise.calibration.conditions import Conditions
@@ -150,7 +152,8 @@ class MethodCalibration:
 class Calibration:
     """A classifier's answers for labelled images, and what they allow to promise for other images like them.
 
-    `Classifier.calibrate` and `poise calibrate` make it; `Classifier(labels, calibration=...)` uses it.
+    `Classifier.calibrate` and `poise calibrate` make it, and `Classifier(labels, calibration=...)` uses it.
+    `calibrate_probabilities` makes one without a model, and `apply` uses it.
 
     Attributes:
         conditions: the model, labels and views that it is valid for.
@@ -189,11 +192,7 @@ class Calibration:
 
     def method(self, name: str, settings: Mapping[str, Any]) -> MethodCalibration:
         """Return the part for the method called ``name``, whose settings must be the calibrated ones."""
-        if name not in self.methods:
-            raise InvalidCalibrationError(
-                f"The calibration has no method '{name}'.", hint=f"It has: {', '.join(self.methods)}."
-            )
-        part, now = self.methods[name], plain(settings)
+        part, now = self._part(name), plain(settings)
         for key in sorted(part.settings.keys() | now.keys()):
             if part.settings.get(key) != now.get(key):
                 raise InvalidCalibrationError(
@@ -216,8 +215,40 @@ class Calibration:
             raise UnknownNameError.of("method", name, self.methods, owner="the calibration")
         return Monitor(self.methods[name].confidence, self.methods[name].match, alpha=alpha, seed=seed)
 
+    def apply(
+        self,
+        probs: ArrayLike,
+        *,
+        coverage: float | None = None,
+        max_error: float | None = None,
+        method: str | None = None,
+    ) -> Applied:
+        """Apply the calibration to probabilities of other images that were made in the same way.
+
+        Args:
+            probs: probabilities [N, C] before calibration.
+            coverage: share of images whose prediction set is to contain the correct label, such as 0.9; None: no sets.
+            max_error: certified share of wrong answers among those given; None: no decisions.
+            method: a method of the calibration; None for the recommended one.
+
+        Raises:
+            InvalidOptionError: These are no probabilities of the calibration's labels.
+            InvalidCalibrationError: There are too few calibration images, or the error can't be certified.
+        """
+        name = self.recommended if method is None else method
+        part = self._part(name)
+        return applied(name, part, probs, len(self.conditions.labels), coverage, max_error)
+
+    def _part(self, name: str) -> MethodCalibration:
+        if name not in self.methods:
+            raise InvalidCalibrationError(
+                f"The calibration has no method '{name}'.", hint=f"It has: {', '.join(self.methods)}."
+            )
+        return self.methods[name]
+
     def options(self) -> dict[str, Any]:
         """Return the options of `poise.Classifier` of the calibration, with the recommended method."""
+        self.conditions.check_model()
         return {**option_values(self.conditions, AnswerOptions), "method": [self.recommended]}
 
     def save(self, path: str | Path) -> None:

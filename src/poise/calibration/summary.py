@@ -37,7 +37,9 @@ def summary(calibration: Calibration) -> str:
     return "\n".join(
         [
             label_counts(calibration),
-            f"model {now.model}, {counted(now.views, 'view')}, template {now.template!r}",
+            "given probabilities"
+            if now.given
+            else f"model {now.model}, {counted(now.views, 'view')}, template {now.template!r}",
             *table,
             f"Recommended: {calibration.reason}",
         ]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from poise.calibration import Answers, Calibration, assess, images_for_coverage, images_for_error
-from poise.calibration.levels import exact_level
+from poise.calibration import Answers, Calibration, assess
+from poise.calibration.feasible import check_number, several, warn_if_few
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import conditions_of, uniform
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Watched = Callable[[Iterator[Any], int], Iterator[Any]]  # the same outcomes, with a progress bar
 
-FEW = 20  # images; with fewer there is a warning
 TIMED = 5  # images that each method classifies by itself, for its time per image
 
 
@@ -61,16 +60,15 @@ def calibrate(
         )
     wanted: Any = {
         "methods": len(names),
-        "coverage": _several(coverage),
-        "max_error": _several(max_error),
+        "coverage": several(coverage),
+        "max_error": several(max_error),
         "delta": delta,
     }
     check_number(len(images), **wanted)
     outcomes = list(watched(classifier.predictions(images), len(images)))
     found = list(_answered(outcomes, classes))
     check_number(len(found), **wanted)
-    if len(found) < FEW:
-        warnings.warn(f"{len(found)} images say little: use {FEW} or more, better 100", stacklevel=3)
+    warn_if_few(len(found))
     readable = [image for image, outcome in zip(images, outcomes, strict=True) if not isinstance(outcome, Failure)]
     truth = np.array([label for _, label in found], dtype=np.int64)
     answers = {}
@@ -85,10 +83,6 @@ def calibrate(
     keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
     return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta)
-
-
-def _several(levels: float | Sequence[float]) -> Sequence[float]:
-    return [levels] if isinstance(levels, int | float) else levels
 
 
 def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels: bool = False) -> list[int]:
@@ -109,26 +103,6 @@ def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels:
             "images of these labels are answered.",
         )
     return [position[as_words(label)] for label in given]
-
-
-def check_number(
-    images: int, *, methods: int, coverage: Sequence[float], max_error: Sequence[float], delta: float
-) -> None:
-    """Raise an error if the guarantees that are asked for need more images."""
-    levels = (("delta", [delta]), ("coverage", coverage), ("max_error", max_error))
-    for name, level in ((name, level) for name, several in levels for level in several):
-        exact_level(name, level)
-    needed = {f"prediction sets with coverage {level:g}": images_for_coverage(level) for level in coverage}
-    for level in max_error:
-        what = f"an error of at most {level:g} with confidence {1 - delta:g}"
-        needed[what] = images_for_error(level, delta / methods)
-    needed["any calibration"] = 2
-    if problems := [f"at least {count} are needed for {what}" for what, count in needed.items() if images < count]:
-        raise InvalidCalibrationError(
-            f"{counted(images, 'image')} {'is' if images == 1 else 'are'} too few: {'; '.join(problems)}.",
-            hint="Label more images, or ask for a lower coverage or a higher error."
-            + (" Several methods share the confidence: one method needs fewer images." if methods > 1 else ""),
-        )
 
 
 def _answered(outcomes: Iterable[Predictions | Failure], classes: Sequence[int]) -> Iterator[tuple[Predictions, int]]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.load import is_downloaded
-from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, images_for_coverage
-from poise.calibration.estimates import images_needed, lowest_error, surest
+from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration
+from poise.calibration.feasible import certified, check_coverage
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
@@ -93,7 +93,7 @@ class Guarantees:
             check_coverage(coverage, len(calibration))
         self.certificates: Mapping[str, Certificate] = {}
         if max_error is not None:
-            self.certificates = {name: _certified(name, part, max_error) for name, part in self.parts.items()}
+            self.certificates = {name: certified(name, part, max_error) for name, part in self.parts.items()}
 
     def answer(self, method: str, probs: Floats, key: str) -> tuple[Floats, CalibratedAnswer]:
         """Return the calibrated probabilities [C] of an image, and what sets are made from."""
@@ -150,33 +150,3 @@ def in_words(max_error: float, confidence: float) -> str:
         f"In the long run, at most {100 * max_error:.3g} % of the answers to images drawn like the calibration images "
         f"are wrong; a calibration that says so fails in at most {100 * (1 - confidence):.3g} % of draws."
     )
-
-
-def check_coverage(coverage: float, images: int) -> None:
-    """Raise an error unless prediction sets with this coverage can be made from so many images."""
-    if images < (needed := images_for_coverage(coverage)):
-        raise InvalidCalibrationError(
-            f"Prediction sets with coverage {coverage:g} need {needed} calibration images, and there are {images}.",
-            hint="Calibrate on more images, or ask for a lower coverage.",
-        )
-
-
-def _certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
-    certificate = part.certificate(max_error)
-    if certificate.threshold is None:
-        confidence, correct = part.confidence, part.correct
-        needed = images_needed(confidence, correct, max_error, part.delta)
-        lowest, fifth = lowest_error(confidence, correct, part.delta), surest(confidence, correct, 0.2)
-        more = (
-            f"About {needed} images would do it, if the others are like these."
-            if needed is not None
-            else f"More images would hardly help: of the surest fifth, {fifth.errors} of {fifth.answered} are wrong."
-        )
-        least = "" if lowest is None else f" {100 * lowest:.0f} % can be certified with these."
-        raise InvalidCalibrationError(
-            f"{name}: no confidence threshold is certain to keep the error at {100 * max_error:g} % with these "
-            f"{len(part.labels)} calibration images.",
-            hint=f"{more}{least} Choose the level before looking at results: one that was picked because it can be "
-            "certified holds with less confidence.",
-        )
-    return certificate

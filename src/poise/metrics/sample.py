@@ -82,7 +82,9 @@ def check_table(table: NDArray[np.floating]) -> None:
 def checked_labels(labels: ArrayLike, images: int, classes: int) -> Ints:
     """Return ``labels`` [N] as int64: one whole number from 0 to ``classes`` - 1 for each of N ``images``."""
     truth = np.asarray(labels)
-    if truth.dtype.kind not in "iu" and not np.array_equal(truth, truth.astype(np.int64)):
+    with np.errstate(invalid="ignore"):  # NaN is no whole number
+        whole = truth.dtype.kind in "iu" or np.array_equal(truth, truth.astype(np.int64))
+    if not whole:
         raise InvalidOptionError("Labels are class indices.", hint="Give whole numbers from 0.")
     if truth.shape != (images,):
         raise InvalidOptionError(

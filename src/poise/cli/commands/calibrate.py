@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 
 from poise.cli.commands.listing import show
 from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import LabelsFile, Threads, labels_from
 from poise.cli.output.calibration_tables import tables
@@ -34,15 +36,32 @@ _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed
 )
 def calibrate(
     *,
+    ctx: typer.Context,
     images: Annotated[
-        Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label.")
-    ],
+        Path | None,
+        typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Output file (JSON), for `poise classify --calibration`.")],
     labels: Annotated[
         str | None, typer.Option(help="Comma-separated labels.", show_default="those of the images")
     ] = None,
     labels_file: LabelsFile = None,
     options: Chosen,
+    probabilities: Annotated[
+        Path | None,
+        typer.Option(help="Instead of images: probabilities of any model, one row per image (npy, npz, parquet, CSV)."),
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="Correct labels of the rows: positions, or a table with the column label."),
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Instead of images: image features, one row per image; with --text and --scale.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="With --features: text features, one row per label.")] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="With --features: factor from cosine to logit, such as 100.")
+    ] = None,
     missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
     coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
     max_error: Annotated[
@@ -53,41 +72,100 @@ def calibrate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee."""
-    from poise.calibration.levels import exact_level
+    """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee.
 
-    # All that does not depend on the model is checked before it is loaded.
+    Without images: calibrate given probabilities, or features of images and texts.
+    """
+    from poise.calibration.levels import exact_level
+    from poise.calibration.summary import label_counts
+
     coverages, errors = _levels("--coverage", coverage), _levels("--max-error", max_error)
     exact_level("--confidence", confidence)
+    limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
+    names = None if labels is None and labels_file is None else labels_from(labels, labels_file)
+    numbers = {"--probabilities": probabilities, "--features": features, "--text": text, "--scale": scale}
+    numbers = {option: value for option, value in {**numbers, "--truth": truth}.items() if value is not None}
+    if numbers:
+        _check_alone(images, {*numbers}, [name for name in options if _typed(ctx, name)])
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", UserWarning)
+        if numbers:
+            calibration = _of_numbers(numbers, names, limits)
+        elif images is not None:
+            calibration = _of_images(images, names, options, missing_labels, quiet, limits)
+        else:
+            raise InvalidOptionError(
+                "There is nothing to calibrate on.", hint="Give a folder of labelled images, or --probabilities."
+            )
+    for note in notes:
+        remark(str(note.message))
+    calibration.save(out)
+    others = "" if numbers or names else " Give --labels-file if images may have others."
+    show(Table("", (), (), (f"{label_counts(calibration)}.{others}",)))
+    typer.echo()
+    _show(calibration, errors, coverages)
+    if numbers:
+        typer.echo(f"\nWritten: {out}. Use it in Python: poise.Calibration.load('{out}').apply(probabilities)")
+    else:
+        typer.echo(
+            f"\nRecommended: {calibration.reason}\n"
+            f"Written: {out}. Use it with: poise classify IMAGES --calibration {out}"
+        )
+
+
+def _check_alone(images: Path | None, numbers: set[str], options: list[str]) -> None:
+    """Raise an error unless the numbers are complete, and nothing is given that would have no effect."""
+    if numbers not in ({"--probabilities", "--truth"}, {"--features", "--text", "--scale", "--truth"}):
+        raise InvalidOptionError(
+            f"{', '.join(sorted(numbers))} {'was' if len(numbers) == 1 else 'were'} given.",
+            hint="Give --probabilities and --truth, or --features, --text, --scale and --truth.",
+        )
+    unused = [*(["images"] if images else []), *(f"--{name.replace('_', '-')}" for name in options)]
+    if unused:
+        raise InvalidOptionError(
+            f"{', '.join(unused)} would have no effect on numbers that are given.", hint="Leave it out."
+        )
+
+
+def _typed(ctx: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line; the environment may have one for other commands."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _of_numbers(numbers: Mapping[str, Any], names: list[str] | None, limits: Any) -> Calibration:
+    """Calibrate probabilities, or features, in files."""
+    from poise.calibration import calibrate_probabilities, probabilities_of_features
+
+    if "--probabilities" in numbers:
+        probs, columns = read_table(numbers["--probabilities"], "probabilities")
+        names = names or columns
+    else:
+        image, text = (read_table(numbers[f"--{name}"], name)[0] for name in ("features", "text"))
+        probs = probabilities_of_features(image, text, numbers["--scale"])
+    known = names or [str(at) for at in range(probs.shape[-1] if probs.ndim else 0)]
+    return calibrate_probabilities(probs, read_truth(numbers["--truth"], known), labels=names, **limits)
+
+
+def _of_images(
+    images: Path, names: list[str] | None, options: dict[str, Any], missing_labels: bool, quiet: bool, limits: Any
+) -> Calibration:
+    """Calibrate a classifier; all that does not depend on the model is checked before it is loaded."""
     paths, truth, known = read_labelled(images)
-    if labels is not None or labels_file is not None:
-        known = labels_from(labels, labels_file)
-    from poise.calibration.summary import label_counts
+    known = known if names is None else names
+    from poise.calibration.feasible import check_number
     from poise.inference import calibrating
     from poise.methods import expand
     from poise.prompts import check_labels
 
     methods = list(expand(options["method"]))
     calibrating.check_images(check_labels(known, fewest=2), truth, missing_labels=missing_labels)
-    limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
-    calibrating.check_number(len(paths), methods=len(methods), **limits)
+    check_number(len(paths), methods=len(methods), **limits)
     classifier = _classifier({**options, "labels": known, "method": methods}, paths, quiet)
     if cost := cost_note(classifier, len(paths)):
         remark(cost, quiet=quiet)
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always", UserWarning)
-        calibration = calibrating.calibrate(
-            classifier, paths, truth, missing_labels=missing_labels, watched=partial(watched, quiet=quiet), **limits
-        )
-    for note in notes:
-        remark(str(note.message))
-    calibration.save(out)
-    others = "" if labels or labels_file else " Give --labels-file if images may have others."
-    show(Table("", (), (), (f"{label_counts(calibration)}.{others}",)))
-    typer.echo()
-    _show(calibration, errors, coverages)
-    typer.echo(
-        f"\nRecommended: {calibration.reason}\nWritten: {out}. Use it with: poise classify IMAGES --calibration {out}"
+    return calibrating.calibrate(
+        classifier, paths, truth, missing_labels=missing_labels, watched=partial(watched, quiet=quiet), **limits
     )
 
 
