@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import poise
 from poise.cli.app import app
 from poise.cli.exit_codes import ALARM
-from poise.errors import InvalidOptionError, UnknownNameError
+from poise.errors import InvalidCalibrationError, InvalidOptionError, UnknownNameError
 
 
 def run(*arguments: object):
@@ -84,6 +84,21 @@ def test_rows_that_say_nothing_are_refused(place: Path, tmp_path: Path, change: 
     refused = run("monitor", place / "calibration.json", tmp_path / "rows.jsonl")
     with pytest.raises(InvalidOptionError, match=words):
         raise refused.exception
+
+
+def test_answers_of_another_model_are_refused(place: Path, tmp_path: Path) -> None:
+    """The settings beside the rows name the model; rows without such a file are taken as they are."""
+    assert classify(place, "same").exit_code == 0
+    rows, settings = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.settings.json"
+    rows.write_bytes((place / "same.jsonl").read_bytes())
+    stored = json.loads((place / "same.jsonl.settings.json").read_text("utf-8"))
+    for change, code in (({}, 0), ({"fingerprint": "another"}, 1), ({"labels": ["dog", "cat"]}, 1)):
+        settings.write_text(json.dumps({**stored, **change}), "utf-8")
+        found = run("monitor", place / "calibration.json", rows)
+        assert found.exit_code == code
+        assert isinstance(found.exception, InvalidCalibrationError) == bool(change)
+    settings.unlink()
+    assert run("monitor", place / "calibration.json", rows).exit_code == 0
 
 
 def test_a_file_that_is_too_large_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,19 @@ import json
 import math
 import random
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from poise.cli.exit_codes import ALARM
+from poise.cli.output import row_settings
 from poise.cli.output.verbose import Quiet, remark
 from poise.errors import InvalidOptionError, reason_of
 from poise.files import read_bounded, write_atomic
 from poise.text import printable
+
+if TYPE_CHECKING:
+    from poise.calibration import Conditions
 
 _MAX_BYTES = 512 << 20  # of the answers
 
@@ -43,6 +47,7 @@ def monitor(
 
     stored = Calibration.load(calibration)
     watch = stored.monitor(alpha, method=method, seed=seed)
+    _check_conditions(answers, stored.conditions)
     rows = _read(answers, method or stored.recommended)
     if shuffle:
         random.Random(seed).shuffle(rows)
@@ -56,6 +61,17 @@ def monitor(
         remark(f"written to {figure}.", quiet=quiet)
     if watch.alarm:
         raise typer.Exit(ALARM)
+
+
+def _check_conditions(answers: Path, conditions: Conditions) -> None:
+    """Refuse answers of another model, list of labels or template, where the file beside them says so."""
+    from poise.calibration import Conditions
+
+    try:
+        made = Conditions.from_dict(json.loads(read_bounded(row_settings.settings_file(answers))))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return  # rows of stdout have no such file, and those of a cluster no hash of the model
+    conditions.check(made, reads_views=False)  # `poise classify` has compared the views, where they matter
 
 
 class _Row(NamedTuple):
