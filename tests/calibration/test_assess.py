@@ -28,6 +28,7 @@ from poise.calibration.stored import _checksum
 from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
 from poise.metrics.bootstrap import Estimate, Interval
+from poise.metrics.shares import wilson_interval
 
 CONDITIONS = Conditions(
     model="m",
@@ -66,7 +67,9 @@ def test_every_part_holds_what_its_probabilities_give(made: Calibration) -> None
         for score, values in part.scores.items():
             np.testing.assert_array_equal(values, scores.get(score).of_labels(probs, LABELS, U))
         assert (part.calibrator, part.intervals, part.unchanged) == (fit.calibrator, fit.intervals, fit.unchanged)
-        assert part.before == {row: each.interval for row, each in estimate([sample], names=BEFORE).items()}
+        before = {row: each.interval for row, each in estimate([sample], names=BEFORE).items()}
+        share = sample.correct.mean()
+        assert part.before == before | {"accuracy": Interval(share, *wilson_interval(share, len(sample)))}
         after = estimate([calibrated], names=AFTER)
         assert part.after == {row: after[row].interval for row in ("nll", "brier")}
         assert part.seconds is not None
@@ -349,3 +352,16 @@ def test_the_file_is_readable_text(made: Calibration, tmp_path: Path) -> None:
             assert getattr(part, field) == getattr(made.methods[name], field)
         for field in ("labels", "confidence", "predicted", "correct"):
             np.testing.assert_array_equal(getattr(part, field), getattr(made.methods[name], field))
+
+
+def test_the_interval_of_accuracy_has_a_width_even_if_every_answer_is_right() -> None:
+    calibration = assess(
+        CONDITIONS,
+        {"one": Answers({}, np.tile([0.9, 0.1], (20, 1)))},
+        np.zeros(20, int),
+        np.zeros(20),
+        list("abcdefghijklmnopqrst"),
+    )
+    accuracy = calibration.methods["one"].before["accuracy"]
+    assert (accuracy.value, accuracy.high) == (1.0, 1.0)
+    assert accuracy.low == pytest.approx(0.8389, abs=1e-4)

@@ -14,6 +14,7 @@ from poise.calibration.posterior import fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration, plain
 from poise.metrics.bootstrap import Estimate, Interval, estimate, resampled_counts
 from poise.metrics.sample import Floats, Ints, Sample
+from poise.metrics.shares import wilson_interval
 
 BEFORE = ("accuracy", "ece", "ece_floor", "nll", "brier")
 AFTER = ("accuracy", "nll", "brier")  # means over images: those of cross-validation are what new images would give
@@ -83,7 +84,7 @@ def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[Met
         calibrator=fit.calibrator,
         unchanged=fit.unchanged,
         intervals=fit.intervals,
-        before={name: value.interval for name, value in before.items()},
+        before={name: value.interval for name, value in before.items()} | {"accuracy": _accuracy(sample)},
         after={name: after[name].interval for name in ("nll", "brier")},
         seconds=_mean(answer.seconds) if answer.seconds else None,
     )
@@ -120,6 +121,12 @@ def recommend(seconds: Mapping[str, float], after: Mapping[str, Mapping[str, Est
 def _worse(one: Mapping[str, Estimate], other: Mapping[str, Estimate]) -> bool:
     brier, accuracy = one["brier"] - other["brier"], one["accuracy"] - other["accuracy"]
     return (brier.clear and brier.value > 0) or (accuracy.clear and accuracy.value < 0)
+
+
+def _accuracy(sample: Sample) -> Interval:
+    """Return the accuracy with its Wilson interval, which has a width even if every answer is right."""
+    share = float(sample.correct.mean())
+    return Interval(share, *wilson_interval(share, len(sample)))
 
 
 def _mean(values: Sequence[float]) -> Interval:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
 from poise.data.items import ImageSet
 from poise.errors import InvalidOptionError
+from poise.metrics.shares import wilson_interval
 from poise.text import counted
 
-Z = 2.576  # two-sided 99 %
+LEVEL = 0.99  # of the interval of the accuracy
 MIN_IMAGES = 50  # with fewer images there is no warning
 SHARE = 0.25  # of the published accuracy; wrong label orders gave at most a ninth of it
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 99 % Wilson score interval of a share observed in ``count`` trials."""
-    centre = share + Z * Z / (2 * count)
-    spread = Z * sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
-    scale = 1 + Z * Z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def plausibility(image_set: ImageSet, accuracy: float, n: int) -> str | None:
@@ -29,7 +20,7 @@ def plausibility(image_set: ImageSet, accuracy: float, n: int) -> str | None:
         )
     if n < MIN_IMAGES or len(image_set.classes) < 2:
         return None
-    low, high = wilson_interval(accuracy, n)
+    low, high = wilson_interval(accuracy, n, LEVEL)
     chance = 1 / len(image_set.classes)
     published = image_set.reference_accuracy
     start = f"{image_set.name}: zero-shot accuracy is {accuracy:.1%} on {counted(n, 'image')}, "
