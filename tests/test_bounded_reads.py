@@ -36,7 +36,6 @@ from poise.prompts.labels import read_labels
 SOURCE = Path(poise.__file__).parent
 # Files of the installed packages, of the operating system, or of a size that is checked before.
 OWN = {
-    "threads.py": "the kernel's own files",
     "cores.py": "the kernel's own files",
     "backbones/loaders/pocket.py": "part of the package",
     "backbones/loaders/onnx_file.py": "regular files up to a size",

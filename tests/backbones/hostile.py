@@ -291,7 +291,7 @@ ATTACKS: list[Attack] = [
         "tf",
         [
             ("model_type", "evil", "family 'evil'"),
-            ("model_type", REMOVED, "family None"),
+            ("model_type", REMOVED, "family 'None'"),
             ("model_type", [], "family"),
             ("auto_map", {"AutoModel": "modeling_evil.Evil", "AutoConfig": "configuration_evil.Evil"}, CODE),
             ("text_config.auto_map", {"AutoModel": "modeling_evil.Evil"}, CODE),
@@ -327,7 +327,7 @@ ATTACKS: list[Attack] = [
         "tf",
         [
             ("vision_config.num_patches", HUGE, "num_patches is"),
-            ("vision_config.patch_size", 4096, "in the file"),
+            ("vision_config.patch_size", 4096, "patch_size is 4096"),
             ("vision_config.vision_use_head", False, "vision_use_head is False"),
         ],
     ),

@@ -148,6 +148,7 @@ def _run() -> Path:
                 "seeds": "1",
                 "views": 2,
                 "chunk": 2,
+                "tsne": True,
                 "device": "cpu",
                 "out": str(_scratch() / "runs"),
                 "name": "run",

@@ -126,9 +126,9 @@ def _model() -> Any:
 
 @target("ONNX files, up to the checks before onnxruntime loads them")
 def onnx_file(choices: Choices, folder: Path) -> None:
-    from onnx import ModelProto
+    from onnx import ModelProto, helper
 
-    from poise.backbones.loaders.onnx_file import read_onnx
+    from poise.backbones.loaders.onnx_file import KEY, SEAL, read_onnx, seal
 
     model = ModelProto()
     model.CopyFrom(_model())
@@ -136,6 +136,7 @@ def onnx_file(choices: Choices, folder: Path) -> None:
         content = edited_bytes(choices, [model.SerializeToString()])
     else:
         facts = json.loads(model.metadata_props[0].value)
-        model.metadata_props[0].value = as_json(edited_tree(choices, facts)).decode()
+        metadata = as_json(edited_tree(choices, facts)).decode()
+        helper.set_model_props(model, {KEY: metadata, SEAL: seal(model, metadata)})  # by one who knows the format
         content = model.SerializeToString()
     read_onnx(_written(folder, "m.onnx", content))

@@ -188,8 +188,9 @@ class Evaluation:
 def proportion(hits: int, images: int) -> Interval:
     """Return a share with its exact 95 % confidence interval (Clopper-Pearson).
 
-    >>> proportion(0, 20)
-    Interval(value=0.0, low=0.0, high=0.16843347098308536)
+    >>> found = proportion(0, 20)
+    >>> found.value, found.low, round(found.high, 4)
+    (0.0, 0.0, 0.1684)
     """
     low, high = 1 - float(upper_bound(images - hits, images, 0.025)), float(upper_bound(hits, images, 0.025))
     return Interval(hits / images, max(low, 0.0) if hits else 0.0, high)

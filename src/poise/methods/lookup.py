@@ -30,7 +30,7 @@ def register(method: Method) -> Method:
     """Register a method by its name for the command line, the benchmark, tables and figures.
 
     >>> spread = Method(name="kld+spread", terms=(Term("divergence"), Term("dispersion", 5.0)))
-    >>> register(spread).name in names()
+    >>> register(spread).name in names("own")
     True
     >>> unregister("kld+spread")
     """
