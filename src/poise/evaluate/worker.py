@@ -88,6 +88,7 @@ class Worker:
                     columns, images.items[position], self.config.methods, outcome, full=self.config.calibrate > 0
                 )
             yield replace(_finish(unit, rows, time.perf_counter() - began), model_fingerprint=self.fingerprint)
+        next(outcomes, None)  # ends the run, which then logs how long its stages took
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Return the class text features under the initial prompt and after tuning on a few images, for t-SNE."""
