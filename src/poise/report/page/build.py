@@ -65,7 +65,7 @@ def page_html(
     """Return the page as one string."""
     cards = list(_cards(board, published_too, say))
     sections = rendered("sections.html", cards=cards)
-    return rendered(
+    page = rendered(
         "page.html",
         title=title,
         lead=_lead(board.records),
@@ -75,6 +75,7 @@ def page_html(
         menus=_menus(board.records),
         sections=sections,
     )
+    return str(page)  # plain text, which `html.escape` escapes once where the page becomes an attribute
 
 
 @dataclass(frozen=True, kw_only=True)

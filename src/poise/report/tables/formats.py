@@ -169,7 +169,7 @@ def html(tables: Sequence[Table]) -> str:
         (table, [(line, " ".join(["rule"] * rule + ["quiet"] * line.quiet)) for line, rule in _ruled(table)])
         for table in tables
     ]
-    return rendered("table.html", tables=with_kinds).strip()
+    return str(rendered("table.html", tables=with_kinds).strip())
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
