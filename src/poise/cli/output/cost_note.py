@@ -15,6 +15,6 @@ def cost_note(classifier: Any, images: int) -> str:
         return ""
     return (
         f"{', '.join(names)}: {recipe.views} views of each image are computed, where zero-shot computes 1, so that "
-        f"{images} images take minutes on a CPU. --views 16 takes about a quarter of that; --method zero-shot is the "
+        f"{images} images take minutes on a CPU. --views 16 computes a quarter of the views; --method zero-shot is the "
         "quickest, and calibrating it needs a few labelled images (docs/which_method.md compares them)."
     )
