@@ -59,7 +59,7 @@ def run(folder: Path, *command: str) -> None:
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""},  # the outer run may measure its coverage
         capture_output=True,
         text=True,
         timeout=240,
