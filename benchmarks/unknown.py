@@ -26,7 +26,7 @@ from poise.metrics.bootstrap import interval, resampled_counts
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.prompts import tokenise
 from poise.tuning import Tuner
-from poise.types import Adapted, DualEncoder
+from poise.types import Answer, DualEncoder
 from poise.views import ViewRecipe
 
 METHOD = "kld+cats"
@@ -166,14 +166,14 @@ def _show_views(encoder: DualEncoder, sets: Sequence[str], options: argparse.Nam
     )
 
 
-def _view_scores(encoder: DualEncoder, answers: dict[str, Adapted]) -> dict[str, Floats]:
+def _view_scores(encoder: DualEncoder, answers: dict[str, Answer[torch.Tensor]]) -> dict[str, Floats]:
     init, tuned = answers["zero-shot"], answers[METHOD]
     label = tuned.probs.argmax(-1, keepdim=True)
 
-    def agree(answer: Adapted) -> Floats:
+    def agree(answer: Answer[torch.Tensor]) -> Floats:
         return (answer.view_labels[:, 1:] == label).double().mean(1).numpy()
 
-    def match(answer: Adapted) -> Floats:
+    def match(answer: Answer[torch.Tensor]) -> Floats:
         return matches((answer.logits.double().numpy() - encoder.bias) / encoder.scale)
 
     return {
@@ -187,7 +187,7 @@ def _view_scores(encoder: DualEncoder, answers: dict[str, Adapted]) -> dict[str,
     }
 
 
-def _answers(encoder: DualEncoder, classes: Sequence[str], features: torch.Tensor) -> dict[str, Adapted]:
+def _answers(encoder: DualEncoder, classes: Sequence[str], features: torch.Tensor) -> dict[str, Answer[torch.Tensor]]:
     """Answers by method, without the text features, which take much memory."""
     tuner = Tuner(encoder, tokenise(encoder, classes, repeats=True), [methods.get("zero-shot"), methods.get(METHOD)])
     parts = [tuner.predict(part) for part in features.split(16)]

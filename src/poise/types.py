@@ -10,10 +10,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
+
+A = TypeVar("A")  # an array: a tensor, or one of NumPy
 
 
 @dataclass(frozen=True)
@@ -211,12 +213,12 @@ def fingerprint_of(encoder: DualEncoder, like: str = "") -> str:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The results of one forward pass: the input of objectives."""
+    """The results of one forward pass: what objectives, rules and post-hoc steps read."""
 
     image_features: Tensor  # [B, V, D]; view 0 is the plain image
     text_features: Tensor  # [B, C, D]
     logits: Tensor  # [B, V, C]
-    reference_logits: Tensor  # [B, V, C] under the init, without a gradient: for view selection
+    reference_logits: Tensor  # [B, V, C] under the init, without a gradient
     ranking: Tensor | None = None  # [B, V]: views with the lowest are chosen, instead of by entropy
     tokens: Tensor | None = None  # [B, V, J, T, W]: inputs of the image tower's first J layers (MaPLe)
 
@@ -238,18 +240,29 @@ class Objective(ABC):
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """One method's answer for B images, on the encoder's device, in float32 or wider."""
+class Answer(Generic[A]):
+    """One method's answers for B images: tensors on the encoder's device, in float32 or wider.
 
-    logits: Tensor  # [B, C] of the plain view under the tuned prompt
-    probs: Tensor  # [B, C] their softmax
-    init_probs: Tensor  # [B, C] of the plain view under the init
-    target_probs: Tensor  # [B, C] p_aug under the tuned prompt
-    confidences: Tensor  # [B, V] top probability of each view under the init
-    temperatures: Tensor  # [B, V] of each view's logits in the target (1 without CATS)
-    view_labels: Tensor  # [B, V] long: the most probable class of each view under the tuned prompt
-    selected: Tensor  # [B, K] the views in the target
-    losses: Tensor  # [B, steps]
-    fallback: Tensor  # [B] bool: something was not finite, so the init answered
-    prompt: Prompt  # the tuned prompts
-    text_features: Tensor  # [B, C, D] under the tuned prompts
+    Read back to the host (`poise.inference.answers`), it is the answer for one image: NumPy arrays without the axis B,
+    in float64, and what is known about the image.
+    """
+
+    logits: A  # [B, C] of the plain view under the tuned prompt
+    probs: A  # [B, C] their softmax: the prediction
+    init_probs: A  # [B, C] of the plain view under the init
+    target_probs: A  # [B, C] p_aug under the tuned prompt
+    confidences: A  # [B, V] top probability of each view under the init
+    temperatures: A  # [B, V] of each view's logits in the target (1 without CATS)
+    view_labels: A  # [B, V] the most probable class of each view under the tuned prompt
+    selected: A  # [B, K] the views in the target
+    losses: A  # [B, steps]
+    fallback: A  # [B] whether something was not finite, so that the init answered
+    text_features: A | None = None  # [B, C, D] under the tuned prompts; on the host if requested
+    prompt: Prompt | None = None  # the tuned prompts [B, ...]; on the device only
+
+    # On the host only:
+    dispersion: float = math.nan  # mean distance of the tuned text features to their centroid (ATFD)
+    init_dispersion: float = math.nan  # the same under the initial prompt
+    source: str = ""  # of the image
+    notes: tuple[str, ...] = ()  # changes beyond decoding when the image was read
+    key: str = ""  # hash of the pixels

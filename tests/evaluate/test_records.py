@@ -11,7 +11,7 @@ from poise.data import Item
 from poise.evaluate import records
 from poise.inference.answers import answer_rows
 from poise.results import Failure
-from poise.types import Adapted, Prompt
+from poise.types import Answer, Prompt
 
 COLUMNS = {"run": "run", "model": "tiny", "dataset": "set", "seed": 3}
 
@@ -20,7 +20,7 @@ def adapted(probs, start=None, target=None, fallback=None):
     probs = torch.tensor(probs, dtype=torch.float64)
     count, classes = probs.shape
     texts = torch.eye(classes, dtype=torch.float64).expand(count, classes, classes)
-    return Adapted(
+    return Answer(
         logits=probs.log(),
         probs=probs,
         init_probs=probs if start is None else torch.tensor(start, dtype=torch.float64),

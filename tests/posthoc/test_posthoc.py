@@ -7,11 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 from poise.errors import InvalidOptionError
-from poise.posthoc import Answered, posthoc
+from poise.posthoc import posthoc
 from poise.posthoc.cots import ConfidenceMatching, matching_temperatures
 from poise.posthoc.e_cots import AveragedMatching, mean_pair_cosine
 from poise.posthoc.sals import RangeScaling
 from poise.testing import POSTHOC_CHECKS, example_images, parametrize_checks
+from poise.types import Outputs
 from tests.oracles import peers as plain
 from tests.peer_cases import GOLDEN, Case, cases
 
@@ -21,8 +22,13 @@ def test_steps_conform(make, check) -> None:
     check(make())
 
 
-def plain_view(tuned: torch.Tensor, zero_shot: torch.Tensor) -> Answered:
-    return Answered(tuned[:, None], zero_shot[:, None], torch.zeros(len(tuned), tuned.shape[1], 2))
+def after(logits: torch.Tensor, init_logits: torch.Tensor, texts: torch.Tensor) -> Outputs:
+    """Outputs after a method; steps do not read the views' features."""
+    return Outputs(torch.empty(0), texts, logits, init_logits)
+
+
+def plain_view(tuned: torch.Tensor, zero_shot: torch.Tensor) -> Outputs:
+    return after(tuned[:, None], zero_shot[:, None], torch.zeros(len(tuned), tuned.shape[1], 2))
 
 
 @pytest.mark.parametrize("case", cases("sals"), ids=lambda case: case.id)
@@ -39,23 +45,23 @@ def test_sals_by_hand() -> None:
     assert RangeScaling()(plain_view(tuned, zero_shot)).tolist() == [[8.0, 6.125, 3.0, 5.1875]]
 
 
-def described() -> Answered:
+def described() -> Outputs:
     tensors = load_file(GOLDEN / "peers.safetensors")
     logits = tensors["read.views"][None]
     tuned = 1.7 * logits + torch.tensor([0.5, -0.2, 0.0, 0.1], dtype=torch.float64)
-    return Answered(tuned, logits, tensors["read.text"][None])
+    return after(tuned, logits, tensors["read.text"][None])
 
 
 def test_cots_equals_the_numbers_of_the_formulas() -> None:
-    answered = described()
-    _, temperature = ConfidenceMatching(0.3).match(answered)
+    out = described()
+    _, temperature = ConfidenceMatching(0.3).match(out)
     assert temperature.item() == pytest.approx(1.7726740940726189, rel=1e-7)  # by golden section, to about 1e-8
-    probs = ConfidenceMatching(0.3)(answered).softmax(-1)[0].tolist()
+    probs = ConfidenceMatching(0.3)(out).softmax(-1)[0].tolist()
     assert probs == pytest.approx(
         [0.9988659989177328, 2.366600513348051e-09, 0.0011307620992506027, 3.2366164162887683e-06], abs=1e-9
     )
-    assert mean_pair_cosine(answered.text_features).item() == pytest.approx(0.7158437291335359, abs=1e-12)
-    probs = AveragedMatching(0.3)(answered).softmax(-1)[0].tolist()
+    assert mean_pair_cosine(out.text_features).item() == pytest.approx(0.7158437291335359, abs=1e-12)
+    probs = AveragedMatching(0.3)(out).softmax(-1)[0].tolist()
     assert probs == pytest.approx(
         [0.9984936245298702, 2.8353656289669024e-09, 0.001160697038837989, 0.0003456755959263274], abs=1e-9
     )
@@ -74,8 +80,8 @@ def test_temperatures_minimise_the_loss() -> None:
 def test_zero_shot_keeps_temperature_one_also_if_saturated() -> None:
     logits = example_images().logits
     for scale in (1.0, 1e6):
-        answered = Answered(scale * logits, scale * logits, torch.ones(4, 5, 3, dtype=torch.float64))
-        assert ConfidenceMatching().match(answered)[1].tolist() == [1.0] * 4
+        out = after(scale * logits, scale * logits, torch.ones(4, 5, 3, dtype=torch.float64))
+        assert ConfidenceMatching().match(out)[1].tolist() == [1.0] * 4
 
 
 def test_temperatures_have_bounds() -> None:
@@ -88,19 +94,19 @@ def test_cots_matches_the_views_that_are_confident_after_the_method() -> None:
     """Of two views, one is confident after the method, the other before it."""
     sharp, flat = [4.0, 0.0, 0.0], [0.5, 0.0, 0.1]
     tuned, zero_shot = torch.tensor([[flat, sharp, flat]]), torch.tensor([[flat, flat, sharp]])
-    logits, temperatures = ConfidenceMatching(0.4).match(Answered(tuned, zero_shot, torch.zeros(1, 3, 2)))
+    logits, temperatures = ConfidenceMatching(0.4).match(after(tuned, zero_shot, torch.zeros(1, 3, 2)))
     assert logits.tolist() == [[sharp]]
     confidence = torch.tensor(flat).softmax(-1).max()  # that of the same view under the initial prompt
     torch.testing.assert_close((torch.tensor(sharp) / temperatures[0]).softmax(-1).max(), confidence)
 
 
 def test_cots_leaves_out_the_plain_view_and_needs_another() -> None:
-    answered = described()
-    changed = answered.init_logits.clone()
+    out = described()
+    changed = out.reference_logits.clone()
     changed[:, 0] = 0
-    other = Answered(answered.logits, changed, answered.text_features)
-    assert torch.equal(ConfidenceMatching(0.3)(other), ConfidenceMatching(0.3)(answered))
+    other = after(out.logits, changed, out.text_features)
+    assert torch.equal(ConfidenceMatching(0.3)(other), ConfidenceMatching(0.3)(out))
     with pytest.raises(InvalidOptionError, match="2 views or more"):
-        ConfidenceMatching()(Answered(answered.logits[:, :1], answered.init_logits[:, :1], answered.text_features))
+        ConfidenceMatching()(after(out.logits[:, :1], out.reference_logits[:, :1], out.text_features))
     with pytest.raises(InvalidOptionError, match="fraction of the views"):
         ConfidenceMatching(0.0)

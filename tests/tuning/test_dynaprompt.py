@@ -15,7 +15,7 @@ from poise.tuning import make_tuner
 from poise.tuning.frameworks import Framework, frameworks
 from poise.tuning.memory import PromptMemory, pick_as_published, pick_described, probability_difference
 from poise.tuning.stream import StreamTuner, restore_memory, save_memory
-from poise.types import Adapted, DualEncoder, Prompt
+from poise.types import Answer, DualEncoder, Prompt
 from tests.oracles import dynaprompt as plain
 from tests.oracles.objectives import of_method
 from tests.oracles.text import text_features
@@ -40,7 +40,7 @@ class OneStream:
     def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
-    def predict(self, features: torch.Tensor) -> Adapted:
+    def predict(self, features: torch.Tensor) -> Answer:
         (answer,) = self.tuner.predict(features).values()
         return answer
 

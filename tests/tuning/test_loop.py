@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import pytest
@@ -16,7 +17,7 @@ from poise.objectives import Sum
 from poise.tuning.episodic import ContextProblem
 from poise.tuning.gradient import Features, ObjectiveGradient
 from poise.tuning.loop import Scope, adapt, parted
-from poise.types import Objective, Outputs, Prompt
+from poise.types import Answer, Objective, Outputs, Prompt
 
 IMAGES, VIEWS, CLASSES, WIDTH = 3, 6, 4, 5
 
@@ -79,6 +80,12 @@ def start(
     )
 
 
+def solve(problems: Sequence[ContextProblem], texts: Identity) -> list[Answer[Tensor]]:
+    """The answers of problems that are solved together."""
+    adapt(problems, texts)  # type: ignore[arg-type]
+    return [problem.answers([problem.method])[problem.method.name] for problem in problems]
+
+
 def plain(method: Method) -> tuple[Tensor, Tensor, Tensor]:
     """Contexts, losses and logits of each image, by autograd and AdamW's formulas, one image at a time."""
     images, contexts, losses, answers = random(IMAGES, VIEWS, WIDTH), [], [], []
@@ -111,14 +118,14 @@ CHOSEN = [
 def test_problems_side_by_side_equal_one_image_at_a_time(scope: Scope) -> None:
     texts = Identity()
     problems = [start(texts, method, method.objective(), scope=scope) for method in CHOSEN]
-    solutions = adapt(problems, texts)  # type: ignore[arg-type]
-    for method, solution in zip(CHOSEN, solutions, strict=True):
+    for method, answer in zip(CHOSEN, solve(problems, texts), strict=True):
         context, losses, logits = plain(method)
-        torch.testing.assert_close(solution.prompt.context, context, atol=1e-12, rtol=0)
-        torch.testing.assert_close(solution.losses, losses, atol=1e-12, rtol=0)
-        torch.testing.assert_close(solution.out.logits, logits, atol=1e-11, rtol=0)
-        assert torch.equal(solution.out.text_features, solution.prompt.context)
-        assert solution.fallback.tolist() == [False] * IMAGES
+        torch.testing.assert_close(answer.prompt.context, context, atol=1e-12, rtol=0)
+        torch.testing.assert_close(answer.losses, losses, atol=1e-12, rtol=0)
+        torch.testing.assert_close(answer.logits, logits[:, 0], atol=1e-11, rtol=0)
+        assert torch.equal(answer.view_labels, logits.argmax(-1))
+        assert torch.equal(answer.text_features, answer.prompt.context)
+        assert answer.fallback.tolist() == [False] * IMAGES
     assert all(problem.scope is Scope.PER_IMAGE for problem in problems)
 
 
@@ -132,13 +139,14 @@ def test_problems_share_every_pass_and_leave_when_they_are_done() -> None:
 
 def test_nothing_to_tune_is_the_answer_of_the_init() -> None:
     texts = Identity()
-    assert adapt([], texts) == []  # type: ignore[arg-type]
-    (solution,) = adapt([start(texts, methods.get("tpt", steps=3), None)], texts)  # type: ignore[arg-type]
+    adapt([], texts)  # type: ignore[arg-type]
+    problem = start(texts, methods.get("tpt", steps=3), None)
+    (answer,) = solve([problem], texts)
     assert texts.calls == []
-    assert solution.losses.shape == (IMAGES, 0)
-    assert torch.equal(solution.out.logits, solution.untuned.logits)
-    assert torch.equal(solution.prompt.context, random(1, CLASSES, WIDTH, seed=1).expand(IMAGES, -1, -1))
-    assert solution.fallback.tolist() == [False] * IMAGES
+    assert answer.losses.shape == (IMAGES, 0)
+    assert torch.equal(answer.logits, problem.untuned.logits[:, 0])
+    assert torch.equal(answer.prompt.context, random(1, CLASSES, WIDTH, seed=1).expand(IMAGES, -1, -1))
+    assert answer.fallback.tolist() == [False] * IMAGES
 
 
 def test_a_relative_learning_rate_is_computed_only_where_something_is_tuned() -> None:
@@ -177,14 +185,15 @@ def test_what_is_not_finite_in_any_step_is_answered_by_the_init(where: str, afte
     method = methods.get("tpt", steps=3, lr=0.03)
     problem = start(texts, method, Sum(((1.0, Poisoned(where, [], after)),)))
     sound = start(texts, method, Sum(((1.0, Poisoned(where, [], 99)),)))
-    solution, other = (adapt([each], texts)[0] for each in (problem, sound))  # type: ignore[arg-type]
-    assert solution.fallback.tolist() == [False, True, False]
-    assert solution.losses[1, : after - 1].isfinite().all()
-    assert solution.losses[[0, 2]].isfinite().all()
+    answer, other = (solve([each], texts)[0] for each in (problem, sound))
+    assert answer.fallback.tolist() == [False, True, False]
+    assert answer.losses[1, : after - 1].isfinite().all()
+    assert answer.losses[[0, 2]].isfinite().all()
     for tuned, init, well in (
-        (solution.out.logits, solution.untuned.logits, other.out.logits),
-        (solution.out.text_features, solution.untuned.text_features, other.out.text_features),
-        (solution.prompt.context, problem.init_prompt.context.expand(IMAGES, -1, -1), other.prompt.context),
+        (answer.logits, problem.untuned.logits[:, 0], other.logits),
+        (answer.view_labels, problem.untuned.logits.argmax(-1), other.view_labels),
+        (answer.text_features, problem.untuned.text_features, other.text_features),
+        (answer.prompt.context, problem.init_prompt.context.expand(IMAGES, -1, -1), other.prompt.context),
     ):
         assert torch.equal(tuned[1], init[1])
         assert torch.equal(tuned[[0, 2]], well[[0, 2]])
@@ -200,9 +209,10 @@ def test_logits_that_are_not_finite_are_answered_by_the_init() -> None:
             return texts
 
     texts, method = Breaks(), methods.get("tpt", steps=1, lr=0.03)
-    (solution,) = adapt([start(texts, method, method.objective())], texts)  # type: ignore[arg-type]
-    assert solution.fallback.tolist() == [False, False, True]
-    assert solution.out.logits.isfinite().all()
+    (answer,) = solve([start(texts, method, method.objective())], texts)
+    assert answer.fallback.tolist() == [False, False, True]
+    assert answer.logits.isfinite().all()
+    assert answer.target_probs.isfinite().all()
 
 
 def test_only_the_plain_view_of_the_answer_has_to_be_finite() -> None:
@@ -217,8 +227,8 @@ def test_only_the_plain_view_of_the_answer_has_to_be_finite() -> None:
     texts, method = Identity(), methods.get("tpt", steps=1, lr=0.03)
     one = start(texts, method, method.objective())
     problem = LastViews(**{field.name: getattr(one, field.name) for field in fields(one)})
-    (solution,) = adapt([problem], texts)  # type: ignore[arg-type]
-    assert solution.fallback.tolist() == [True, False, False]
+    (answer,) = solve([problem], texts)
+    assert answer.fallback.tolist() == [True, False, False]
 
 
 @dataclass(frozen=True)
@@ -260,12 +270,13 @@ def test_several_prompts_of_one_image_answer_together_or_not_at_all(broken: bool
     rows = one.parameters.map(lambda part: part.repeat(2, 1, 1))
     features = MeanFeatures(rows.context)
     problem = SeveralPrompts(method, one.objective, texts, one.untuned, one.init_prompt, rows, features)  # type: ignore[arg-type]
-    (solution,) = adapt([problem], texts)  # type: ignore[arg-type]
-    assert solution.fallback.tolist() == [broken]
+    (answer,) = solve([problem], texts)
+    assert answer.fallback.tolist() == [broken]
     _, losses, logits = plain(method)
-    torch.testing.assert_close(solution.losses, losses[:1], atol=1e-12, rtol=0)
+    torch.testing.assert_close(answer.losses, losses[:1], atol=1e-12, rtol=0)
     expected = one.untuned.logits if broken else logits[:1]
-    torch.testing.assert_close(solution.per_image(solution.out.logits), expected, atol=1e-11, rtol=0)
+    torch.testing.assert_close(answer.logits, expected[:, 0], atol=1e-11, rtol=0)
+    assert torch.equal(answer.view_labels, expected.argmax(-1))
 
 
 def test_parts_are_the_inverse_of_joining() -> None:

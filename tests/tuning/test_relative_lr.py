@@ -17,7 +17,7 @@ from poise.prompts.conditional import Conditional
 from poise.tuning import StreamTuner, Tuner
 from poise.tuning.deep import DeepTuner
 from poise.tuning.episodic import ConditionalTuner
-from poise.types import Adapted, DualEncoder, Prompt
+from poise.types import Answer, DualEncoder, Prompt
 
 LABELS = ["cat", "dog", "great white shark"]
 
@@ -35,18 +35,18 @@ def unit(*shape: int) -> torch.Tensor:
     return torch.nn.functional.normalize(draw(*shape), dim=-1)
 
 
-def template(encoder: DualEncoder, method: Method) -> tuple[Adapted, torch.Tensor]:
+def template(encoder: DualEncoder, method: Method) -> tuple[Answer, torch.Tensor]:
     classes = tokenise(encoder, LABELS)
     return Tuner(encoder, classes, [method]).predict(unit(3, 8, 32))["tpt"], init_prompt(encoder, classes).context
 
 
-def per_class(encoder: DualEncoder, method: Method) -> tuple[Adapted, torch.Tensor]:
+def per_class(encoder: DualEncoder, method: Method) -> tuple[Answer, torch.Tensor]:
     context = init_prompt(encoder, tokenise(encoder, LABELS)).context[:, None] * draw(1, 3, 1, 1)
     tuner = Tuner(encoder, tokenise(encoder, LABELS), [method], Prompt(context))
     return tuner.predict(unit(3, 8, 32))["tpt"], context
 
 
-def conditional(encoder: DualEncoder, method: Method) -> tuple[Adapted, torch.Tensor]:
+def conditional(encoder: DualEncoder, method: Method) -> tuple[Answer, torch.Tensor]:
     classes = tokenise(encoder, LABELS)
     context = init_prompt(encoder, classes).context[0]
     width = context.shape[1]
@@ -54,13 +54,13 @@ def conditional(encoder: DualEncoder, method: Method) -> tuple[Adapted, torch.Te
     return ConditionalTuner(encoder, classes, [method], init).predict(unit(3, 8, 32))["tpt"], context
 
 
-def stream(encoder: DualEncoder, method: Method) -> tuple[Adapted, torch.Tensor]:
+def stream(encoder: DualEncoder, method: Method) -> tuple[Answer, torch.Tensor]:
     classes = tokenise(encoder, LABELS)
     tuner = StreamTuner(encoder, classes, [method], size=2)
     return tuner.predict(unit(3, 8, 32))["tpt"], init_prompt(encoder, classes).context
 
 
-def deep(encoder: DualEncoder, method: Method) -> tuple[Adapted, torch.Tensor]:
+def deep(encoder: DualEncoder, method: Method) -> tuple[Answer, torch.Tensor]:
     size = encoder.image.size
     init = maple.fresh(encoder, LABELS, tokens=2, depth=2, seed=0)
     tuner = DeepTuner(encoder, tokenise(encoder, LABELS, "a photo of a {}.", tokens=2), [method], init)

@@ -17,7 +17,7 @@ from poise.errors import InvalidCheckpointError, InvalidOptionError, UnknownName
 from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import check_init, is_ordered, make_methods, resolve
 from poise.methods import About, Method
-from poise.posthoc import Answered, posthoc
+from poise.posthoc import posthoc
 from poise.prompts import tokenise
 from poise.prompts.conditional import Conditional
 from poise.rules import LogitHead, RuleAnswer, State, StreamRule, rules
@@ -89,7 +89,8 @@ def test_posthoc_steps_share_one_solution_and_follow_in_order(encoder: DualEncod
     ratio = plain.logits / answers["tpt | cots"].logits
     torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio))  # one temperature per image
     zero_shot = plain.init_probs.log()[:, None]
-    chained = posthoc.get("sals")()(Answered(answers["tpt | cots"].logits[:, None], zero_shot, plain.text_features))
+    out = Outputs(features(encoder), plain.text_features, answers["tpt | cots"].logits[:, None], zero_shot)
+    chained = posthoc.get("sals")()(out)
     torch.testing.assert_close(answers["tpt | cots | sals"].probs, chained.softmax(-1))
     assert all(torch.equal(answer.probs.argmax(-1), plain.probs.argmax(-1)) for answer in answers.values())
 

@@ -18,20 +18,19 @@ import numpy as np
 from poise import data, methods
 from poise.backbones import load_model
 from poise.evaluate.records import entropy
-from poise.inference.answers import Prediction
 from poise.inference.predictor import Predictor
 from poise.metrics import ece
 from poise.prompts import tokenise
 from poise.results import Failure
 from poise.tuning import Tuner
-from poise.types import DualEncoder
+from poise.types import Answer, DualEncoder
 from poise.views import ViewRecipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Rows = dict[str, dict[str, list[float]]]
 
 
-def record(rows: dict[str, list[float]], answer: Prediction, label: int) -> None:
+def record(rows: dict[str, list[float]], answer: Answer[np.ndarray], label: int) -> None:
     """Append what one image says about one method."""
     probs, start = answer.probs, answer.init_probs
     guess = int(probs.argmax())

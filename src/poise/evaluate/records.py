@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from poise.data import Item
-from poise.inference.answers import Prediction, Predictions, of_image
+from poise.inference.answers import Predictions, of_image
 from poise.results import Failure
+from poise.types import Answer
 
 FULL_PROBS_UP_TO = 200  # classes; with more, a row contains only the TOP most probable ones
 TOP = 20
@@ -107,7 +108,7 @@ def stores_all(classes: int, full: bool) -> bool:
     return full or classes <= FULL_PROBS_UP_TO
 
 
-def _numbers(answer: Prediction, label: int, full: bool) -> dict[str, Any]:
+def _numbers(answer: Answer[np.ndarray], label: int, full: bool) -> dict[str, Any]:
     probs, init_probs = answer.probs, answer.init_probs
     return {
         "prediction": int(probs.argmax()),
@@ -120,7 +121,7 @@ def _numbers(answer: Prediction, label: int, full: bool) -> dict[str, Any]:
         "target_prediction": int(answer.target_probs.argmax()),
         "atfd": answer.dispersion,
         "init_atfd": answer.init_dispersion,
-        "fallback": answer.fallback,
+        "fallback": bool(answer.fallback),
         "error": None,
         **_probs(probs, full),
     }

@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from poise.objectives.dispersion import mean_distance_to_centroid
-from poise.types import Adapted
+from poise.types import Answer
 
-_NUMBERS = (
-    "probs",
-    "init_probs",
-    "target_probs",
-    "logits",
-    "confidences",
-    "temperatures",
-    "losses",
-    "selected",
-    "view_labels",
-    "fallback",
-)
-_INDICES = ("selected", "view_labels")
+_REALS = ("probs", "init_probs", "target_probs", "logits", "confidences", "temperatures", "losses")
+_NUMBERS: dict[str, Any] = dict.fromkeys(_REALS, np.float64) | {"selected": np.int64, "view_labels": np.int64}
+
+Predictions = dict[str, Answer[np.ndarray]]  # of one image, by method
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """One method's answer for one image, in NumPy; probabilities and logits are float64."""
-
-    probs: np.ndarray  # [C] under the tuned prompt: the prediction
-    init_probs: np.ndarray  # [C] under the initial prompt
-    target_probs: np.ndarray  # [C] p_aug under the tuned prompt
-    logits: np.ndarray  # [C] of the plain view under the tuned prompt
-    confidences: np.ndarray  # [V] of each view under the initial prompt
-    temperatures: np.ndarray  # [V] by which the target divides each view's logits
-    selected: np.ndarray  # [K] indices of the views in the target
-    view_labels: np.ndarray  # [V] the most probable class of each view under the tuned prompt
-    losses: np.ndarray  # [steps]
-    fallback: bool  # whether tuning gave NaN or Inf, so that the initial prompt answered
-    dispersion: float  # mean distance of the tuned text features to their centroid (ATFD)
-    init_dispersion: float  # the same under the initial prompt
-    text_features: np.ndarray | None = None  # [C, D] under the tuned prompt, if requested
-    source: str = ""  # of the image
-    notes: tuple[str, ...] = ()  # changes beyond decoding when the image was read
-    key: str = ""  # hash of the pixels
-
-    def about(self, source: str, notes: tuple[str, ...], key: str) -> Prediction:
-        """Return it with what is known about the image."""
-        return replace(self, source=source, notes=notes, key=key)
-
-
-Predictions = dict[str, Prediction]  # of one image, by method
-
-
-def of_image(predictions: Predictions) -> Prediction:
-    """Return one of an image's predictions, which share what is known about the image."""
+def of_image(predictions: Predictions) -> Answer[np.ndarray]:
+    """Return one of an image's answers, which share what is known about the image."""
     return next(iter(predictions.values()))
 
 
 def answer_rows(
-    by_method: Mapping[str, Adapted], init_features: Tensor, *, texts: bool = False
+    by_method: Mapping[str, Answer[Tensor]], init_features: Tensor, *, texts: bool = False
 ) -> list[Predictions | None]:
     """Return the answers of each image by method, or None for an image for which the model's output is not finite.
 
@@ -74,26 +36,26 @@ def answer_rows(
         texts: whether to include the tuned text features.
     """
     init_dispersion = float(_dispersion(init_features)[0])
-    columns = {name: _columns(adapted, init_dispersion, texts) for name, adapted in by_method.items()}
+    columns = {name: _columns(answer, init_dispersion, texts) for name, answer in by_method.items()}
     images = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [row if all(np.isfinite(part.probs).all() for part in row.values()) else None for row in images]
 
 
-def _columns(adapted: Adapted, init_dispersion: float, texts: bool) -> list[Prediction]:
+def _columns(answer: Answer[Tensor], init_dispersion: float, texts: bool) -> list[Answer[np.ndarray]]:
     """Return one method's answers for B images."""
-    tensors = {name: getattr(adapted, name) for name in _NUMBERS}
-    numbers = _on_host({**tensors, "dispersion": _dispersion(adapted.text_features)})
-    features = adapted.text_features.detach().float().cpu().numpy() if texts else [None] * len(adapted.probs)
+    assert answer.text_features is not None
+    tensors = {name: getattr(answer, name) for name in (*_NUMBERS, "fallback")}
+    numbers = _on_host({**tensors, "dispersion": _dispersion(answer.text_features)})
+    features = answer.text_features.detach().float().cpu().numpy() if texts else [None] * len(answer.probs)
     return [
-        Prediction(
-            **{name: numbers[name][row] for name in _NUMBERS if name not in (*_INDICES, "fallback")},
-            **{name: numbers[name][row].astype(np.int64) for name in _INDICES},
-            fallback=bool(numbers["fallback"][row, 0]),
+        Answer(
+            **{name: numbers[name][row].astype(kind, copy=False) for name, kind in _NUMBERS.items()},
+            fallback=numbers["fallback"][row, 0].astype(bool),
             dispersion=float(numbers["dispersion"][row, 0]),
             init_dispersion=init_dispersion,
             text_features=features[row],
         )
-        for row in range(len(adapted.probs))
+        for row in range(len(answer.probs))
     ]
 
 

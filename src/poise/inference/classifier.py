@@ -16,7 +16,7 @@ from poise.calibration import Calibration, Evaluation
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
-from poise.inference.answers import Prediction, Predictions, of_image
+from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read, trusted_options
 from poise.inference.heuristics import check_reject
 from poise.inference.option_checks import check_guarantees, find_methods, find_views
@@ -31,7 +31,7 @@ from poise.results import Failure, Result, Results, flat_rows
 from poise.text import counted
 from poise.threads import check_process
 from poise.tuning import AnyTuner, Tuner, make_tuner
-from poise.types import DualEncoder, Prompt
+from poise.types import Answer, DualEncoder, Prompt
 from poise.views import ViewRecipe
 
 if TYPE_CHECKING:
@@ -382,8 +382,8 @@ class Classifier(Generic[M_co]):
             return Tuner(self.encoder, classes, self.methods, init)
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
-    def _result(self, prediction: Prediction, method: str, details: bool) -> Result:
-        return to_result(prediction, method, self.labels, self.encoder, self.guarantees, self.reject, details)
+    def _result(self, answer: Answer[np.ndarray], method: str, details: bool) -> Result:
+        return to_result(answer, method, self.labels, self.encoder, self.guarantees, self.reject, details)
 
     def _answered(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results]:
         """Yield the results of each image, or raise the error of the first image without."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from poise.loading.sources import Source
 from poise.results import Failure
 from poise.tuning import AnyTuner
 from poise.tuning.answer import stacked
-from poise.types import Adapted, DualEncoder
+from poise.types import Answer, DualEncoder
 from poise.views.recipe import ViewRecipe
 
 S = TypeVar("S", bound=Stages)
@@ -90,7 +91,8 @@ class Predictor:
                 elif (row := next(rows)) is None:
                     yield Failure(image.source, "non_finite", _NOT_FINITE)
                 else:
-                    yield {name: part.about(image.source, image.notes, image.key) for name, part in row.items()}
+                    known: dict[str, Any] = {"source": image.source, "notes": image.notes, "key": image.key}
+                    yield {name: replace(part, **known) for name, part in row.items()}
 
     def answer(self, features: Tensor) -> Iterator[Predictions | None]:
         """Yield the answers by method for unit features [N, V, D]; None for an image whose output is not finite."""
@@ -125,10 +127,10 @@ class Predictor:
                 yield image if isinstance(image, Failure) else next(rows)
 
 
-class _Answers(Stages[tuple[dict[str, Adapted], Tensor]]):
+class _Answers(Stages[tuple[dict[str, Answer[Tensor]], Tensor]]):
     """The answers by method, and the class text features [1, C, D] under the initial prompt."""
 
-    def compute(self, batch: Batch) -> tuple[dict[str, Adapted], Tensor]:
+    def compute(self, batch: Batch) -> tuple[dict[str, Answer[Tensor]], Tensor]:
         tuner = batch.group.tuner()
         assert tuner is not None, "this predictor was made without a tuner"
         inputs = self.views(batch) if tuner.reads == "views" else self.features(batch)
@@ -150,7 +152,7 @@ class _Views(Stages[Tensor]):
         return self.views(batch)
 
 
-def _predict(tuner: AnyTuner, inputs: Tensor) -> dict[str, Adapted]:
+def _predict(tuner: AnyTuner, inputs: Tensor) -> dict[str, Answer[Tensor]]:
     """Return the answers by method, in halves that fit into memory.
 
     A batch of an ordered stream is not halved: the tuner would learn from the first half twice.
@@ -158,5 +160,5 @@ def _predict(tuner: AnyTuner, inputs: Tensor) -> dict[str, Adapted]:
     return tuner.predict(inputs) if tuner.ordered else in_halves(tuner.predict, inputs, _stacked)
 
 
-def _stacked(parts: list[dict[str, Adapted]]) -> dict[str, Adapted]:
+def _stacked(parts: list[dict[str, Answer[Tensor]]]) -> dict[str, Answer[Tensor]]:
     return {name: stacked([part[name] for part in parts]) for name in parts[0]}

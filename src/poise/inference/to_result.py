@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from poise.inference.answers import Prediction
 from poise.inference.guarantees import Guarantees
 from poise.inference.heuristics import UNKNOWN, match_of
 from poise.results import Details, Result
-from poise.types import DualEncoder
+from poise.types import Answer, DualEncoder
 
 _EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
 _ONE_LABEL = "there is one label only, so its probability is 1 for any image"
 
 
 def to_result(
-    prediction: Prediction,
+    answer: Answer[np.ndarray],
     method: str,
     labels: tuple[str, ...],
     encoder: DualEncoder,
@@ -27,14 +26,14 @@ def to_result(
     details: bool,
 ) -> Result:
     """Return one method's answer for one image, calibrated if there are guarantees."""
-    probs = prediction.probs
-    added: dict[str, Any] = {"notes": prediction.notes + ((_ONE_LABEL,) if len(labels) == 1 else ())}
+    probs = answer.probs
+    added: dict[str, Any] = {"notes": answer.notes + ((_ONE_LABEL,) if len(labels) == 1 else ())}
     if guarantees:
-        probs, calibrated = guarantees.answer(method, prediction.probs, prediction.key)
+        probs, calibrated = guarantees.answer(method, answer.probs, answer.key)
         added |= {
             "calibrated": calibrated,
-            "raw_confidence": float(prediction.probs.max()),
-            **guarantees.decision(method, prediction.probs),
+            "raw_confidence": float(answer.probs.max()),
+            **guarantees.decision(method, answer.probs),
         }
         if guarantees.coverage is not None:
             added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
@@ -42,7 +41,7 @@ def to_result(
     ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
     best, top = next(iter(ranked)), list(ranked.values())
     # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
-    matched = match_of(prediction.init_probs, encoder.scale)
+    matched = match_of(answer.init_probs, encoder.scale)
     rejected = reject is not None and matched < reject
     return Result(
         label=UNKNOWN if rejected else best,
@@ -51,26 +50,26 @@ def to_result(
         entropy=0.0 - math.fsum(p * math.log(p) for p in top if p > 0),  # 0 instead of -0 if certain
         margin=top[0] - (top[1] if len(top) > 1 else 0.0),
         method=method,
-        source=prediction.source,
-        fallback=prediction.fallback,
+        source=answer.source,
+        fallback=bool(answer.fallback),
         degenerate=len(top) == 1,
         match=matched,
         rejected=best if rejected else None,
-        details=_details(prediction, labels, encoder) if details else None,
+        details=_details(answer, labels, encoder) if details else None,
         **added,
     )
 
 
-def _details(prediction: Prediction, labels: tuple[str, ...], encoder: DualEncoder) -> Details:
+def _details(answer: Answer[np.ndarray], labels: tuple[str, ...], encoder: DualEncoder) -> Details:
     return Details(
-        init_probabilities=_by_label(labels, prediction.init_probs),
-        target_probabilities=_by_label(labels, prediction.target_probs),
-        view_confidences=tuple(prediction.confidences.tolist()),
-        view_temperatures=tuple(prediction.temperatures.tolist()),
-        view_labels=tuple(labels[at] for at in prediction.view_labels),
-        selected_views=tuple(prediction.selected.tolist()),
-        losses=tuple(prediction.losses.tolist()),
-        logits=_by_label(labels, prediction.logits),
+        init_probabilities=_by_label(labels, answer.init_probs),
+        target_probabilities=_by_label(labels, answer.target_probs),
+        view_confidences=tuple(answer.confidences.tolist()),
+        view_temperatures=tuple(answer.temperatures.tolist()),
+        view_labels=tuple(labels[at] for at in answer.view_labels),
+        selected_views=tuple(answer.selected.tolist()),
+        losses=tuple(answer.losses.tolist()),
+        logits=_by_label(labels, answer.logits),
         scale=encoder.scale,
         bias=encoder.bias,
     )

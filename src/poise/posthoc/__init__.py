@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from poise.posthoc.steps import Answered, PostHoc, posthoc
+from poise.posthoc.steps import PostHoc, posthoc
 
-__all__ = ["Answered", "PostHoc", "posthoc"]
+__all__ = ["PostHoc", "posthoc"]
 
 for _file in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_file.name}")  # a new file registers its step

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from poise.errors import InvalidOptionError
 from poise.objectives import view_entropy
-from poise.posthoc.steps import Answered, PostHoc, posthoc
+from poise.posthoc.steps import PostHoc, posthoc
+from poise.types import Outputs
 
 _LOWEST, _HIGHEST, _POINTS = math.log(0.05), math.log(20.0), 64
 _DIGITS = 15  # by which an interval between two of these points is narrowed
@@ -46,21 +47,21 @@ class ConfidenceMatching(PostHoc):
                 f"selection is {self.selection}.", hint="It is a fraction of the views, above 0 and at most 1."
             )
 
-    def __call__(self, answered: Answered) -> Tensor:
+    def __call__(self, out: Outputs) -> Tensor:
         """Return the scaled logits [B, C]."""
-        return answered.logits[:, 0] / self.match(answered)[1][:, None]
+        return out.logits[:, 0] / self.match(out)[1][:, None]
 
-    def match(self, answered: Answered) -> tuple[Tensor, Tensor]:
+    def match(self, out: Outputs) -> tuple[Tensor, Tensor]:
         """Return the confident views' logits [B, K, C] after the method, and the temperatures [B]."""
-        count = answered.logits.shape[1]
+        count = out.logits.shape[1]
         if count < self.least_views:
             raise InvalidOptionError(
                 "CoTS was given the plain view alone.", hint=f"Use {self.least_views} views or more."
             )
-        order = torch.argsort(view_entropy(answered.logits[:, 1:]), dim=1, stable=True)
+        order = torch.argsort(view_entropy(out.logits[:, 1:]), dim=1, stable=True)
         index = 1 + order[:, : max(1, min(count - 1, int(count * self.selection)))]
-        index = index[..., None].expand(-1, -1, answered.logits.shape[-1])
-        logits, reference = (part.gather(1, index) for part in (answered.logits, answered.init_logits))
+        index = index[..., None].expand(-1, -1, out.logits.shape[-1])
+        logits, reference = (part.gather(1, index) for part in (out.logits, out.reference_logits))
         return logits, matching_temperatures(logits, top_probability(reference.double())).to(logits.dtype)
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from poise.posthoc.cots import ConfidenceMatching
-from poise.posthoc.steps import Answered, posthoc
+from poise.posthoc.steps import posthoc
+from poise.types import Outputs
 
 
 @posthoc.add("e-cots")
@@ -25,11 +26,11 @@ class AveragedMatching(ConfidenceMatching):
     keeps_label: ClassVar[bool] = False
     dash: ClassVar[str] = "-."
 
-    def __call__(self, answered: Answered) -> Tensor:
+    def __call__(self, out: Outputs) -> Tensor:
         """Return the logarithms of the probabilities [B, C]."""
-        views, temperatures = self.match(answered)
-        share = mean_pair_cosine(answered.text_features).to(views.dtype)[:, None]
-        plain = (answered.logits[:, 0] / temperatures[:, None]).log_softmax(-1)
+        views, temperatures = self.match(out)
+        share = mean_pair_cosine(out.text_features).to(views.dtype)[:, None]
+        plain = (out.logits[:, 0] / temperatures[:, None]).log_softmax(-1)
         mean = (views / temperatures[:, None, None]).log_softmax(-1).logsumexp(1) - math.log(views.shape[1])
         return torch.logaddexp(share.log() + plain, (-share).log1p() + mean)
 

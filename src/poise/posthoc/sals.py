@@ -12,7 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from poise.posthoc.steps import Answered, PostHoc, posthoc
+from poise.posthoc.steps import PostHoc, posthoc
+from poise.types import Outputs
 
 
 @posthoc.add("sals")
@@ -23,9 +24,9 @@ class RangeScaling(PostHoc):
     citation: ClassVar[str] = "Murugesan et al., 2024"
     dash: ClassVar[str] = "--"
 
-    def __call__(self, answered: Answered) -> Tensor:
+    def __call__(self, out: Outputs) -> Tensor:
         """Return logits [B, C] with the smallest and largest value of the zero-shot ones."""
-        logits, zero_shot = answered.logits[:, 0], answered.init_logits[:, 0]
+        logits, zero_shot = out.logits[:, 0], out.reference_logits[:, 0]
         (low, high), (low0, high0) = logits.aminmax(dim=-1, keepdim=True), zero_shot.aminmax(dim=-1, keepdim=True)
         flat = high == low
         spread = torch.where(flat, torch.ones_like(high), high - low)

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from poise.registry import Registry
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a post-hoc step reads about B images."""
-
-    logits: Tensor  # [B, V, C] after the method, of which view 0 is the answer; [B, 1, C] if it gives no other views
-    init_logits: Tensor  # [B, V, C] under the initial prompt
-    text_features: Tensor  # [B, C, D] after the method
+from poise.types import Outputs
 
 
 class PostHoc(ABC):
@@ -38,8 +29,13 @@ class PostHoc(ABC):
     """The line style of methods with this step, in the colour of the method before it."""
 
     @abstractmethod
-    def __call__(self, answered: Answered) -> Tensor:
-        """Return the logits [B, C] of the answer."""
+    def __call__(self, out: Outputs) -> Tensor:
+        """Return the logits [B, C] of the answer.
+
+        Args:
+            out: the outputs after the method. View 0 of ``logits`` [B, V, C] is the answer; they are [B, 1, C] if the
+                method gives no other views. ``reference_logits`` [B, V, C] are those under the initial prompt.
+        """
 
 
 posthoc: Registry[Callable[..., PostHoc]] = Registry("post-hoc step")

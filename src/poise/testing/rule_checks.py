@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poise.posthoc import Answered, PostHoc
+from poise.posthoc import PostHoc
 from poise.rules import CosineHead, Gives, Rule, StreamRule
 from poise.testing.conformance import require, run_checks
 from poise.types import Outputs
@@ -88,29 +88,28 @@ def check_rule(rule: Rule) -> None:
     run_checks(rule, RULE_CHECKS)
 
 
-def _example_answer(classes: int = 5) -> Answered:
+def _example_answer(classes: int = 5) -> Outputs:
     before, after = example_images(classes=classes), example_images(classes=classes, seed=1)
-    return Answered(2 * before.logits + after.logits, before.logits, after.text_features.expand(4, -1, -1))
+    texts, logits = after.text_features.expand(4, -1, -1), 2 * before.logits + after.logits
+    return Outputs(before.image_features, texts, logits, before.logits)
 
 
 def posthoc_answer(step: PostHoc) -> None:
     """The logits are finite [B, C], also for one class, and keep the label if the step says so."""
     for classes in (5, 1):
-        answered = _example_answer(classes)
-        logits = step(answered)
+        out = _example_answer(classes)
+        logits = step(out)
         require(logits.shape == (4, classes), "a post-hoc step returns logits [B, C]")
         require(bool(logits.isfinite().all()), "logits must be finite")
-        same = torch.equal(logits.argmax(-1), answered.logits[:, 0].argmax(-1))
+        same = torch.equal(logits.argmax(-1), out.logits[:, 0].argmax(-1))
         require(same or not step.keeps_label, "the label changed, and keeps_label is True")
 
 
 def posthoc_one_by_one(step: PostHoc) -> None:
     """A batch has the answers of its images one by one."""
     whole = _example_answer()
-    rows = (
-        Answered(*(part[n : n + 1] for part in (whole.logits, whole.init_logits, whole.text_features)))
-        for n in range(4)
-    )
+    parts = (whole.image_features, whole.text_features, whole.logits, whole.reference_logits)
+    rows = (Outputs(*(part[n : n + 1] for part in parts)) for n in range(4))
     _close(torch.cat([step(row) for row in rows]), step(whole), "a batch must have the answers of its images")
 
 

@@ -24,7 +24,7 @@ from poise.encoding.class_texts import ClassTexts, distinct, joined
 from poise.errors import InvalidOptionError
 from poise.methods import Method
 from poise.objectives import view_entropy
-from poise.tuning.answer import init_solution, make_answer
+from poise.tuning.answer import init_answers
 from poise.tuning.gradient import Features, objective_gradients
 from poise.tuning.loop import Problem, adapt
 from poise.tuning.memory import (
@@ -34,7 +34,7 @@ from poise.tuning.memory import (
     pick_described,
     probability_difference,
 )
-from poise.types import Adapted, Outputs, Prompt
+from poise.types import Answer, Outputs, Prompt
 
 VARIANTS = ("described", "as-published")
 
@@ -220,7 +220,7 @@ def _distinct_contexts(contexts: Tensor) -> tuple[list[int], list[int]]:
 
 
 @torch.no_grad()
-def answer_next(streams: Sequence[DynaPrompt], images: Tensor) -> list[Adapted]:
+def answer_next(streams: Sequence[DynaPrompt], images: Tensor) -> list[Answer[Tensor]]:
     """Return each stream's answer for the next image; streams share every pass through the text tower.
 
     If something is not finite, the init answers and the memory stays as it was.
@@ -242,19 +242,20 @@ def answer_next(streams: Sequence[DynaPrompt], images: Tensor) -> list[Adapted]:
         stream.pick(group, untuned, part)
         for stream, group, part in zip(active, candidates, encoded.split(sizes), strict=True)
     ]
-    answers = {}
-    for stream, state, problem, solution in zip(active, states, problems, adapt(problems, texts), strict=True):
-        if bool(solution.fallback):
+    adapt(problems, texts)
+    answers: dict[str, Answer[Tensor]] = {}
+    for stream, state, problem in zip(active, states, problems, strict=True):
+        found = problem.answers([stream.method])
+        if bool(found[stream.method.name].fallback):
             stream.memory.reset(*state)
         else:
             stream.finish(problem)
             stream.picked.append(problem.picked)
-            answers[stream.method.name] = make_answer(stream.method, solution)
+            answers |= found
     for stream in streams:
         stream.seen += 1
         if stream.method.name not in answers:
             stream.picked.append([])
             failed_steps = None if stream.objective is None else stream.method.steps
-            solution = init_solution(untuned, texts.init, failed_steps=failed_steps)
-            answers[stream.method.name] = make_answer(stream.method, solution)
+            answers |= init_answers([stream.method], untuned, texts.init, failed_steps=failed_steps)
     return [answers[stream.method.name] for stream in streams]

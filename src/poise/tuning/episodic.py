@@ -18,11 +18,11 @@ from poise.methods import Method
 from poise.objectives.targets import view_entropy
 from poise.prompts import init_prompt
 from poise.prompts.conditional import Conditional
-from poise.tuning.answer import make_answer, stacked
+from poise.tuning.answer import stacked
 from poise.tuning.gradient import Features, ObjectiveGradient, objective_gradients
 from poise.tuning.loop import Problem, Scope, adapt
 from poise.tuning.rule_answers import RuleRunner
-from poise.types import Adapted, ClassTokens, DualEncoder, Outputs, Prompt
+from poise.types import Answer, ClassTokens, DualEncoder, Outputs, Prompt
 
 # Images x methods x classes x width of one group. Each group launches all kernels again, which takes a GPU longer than
 # small groups save.
@@ -68,7 +68,7 @@ class Start:
 class EpisodicTuner(ABC):
     """Several methods over one label set; images come in once and serve them all.
 
-    Methods that differ in post-hoc steps alone share one solution. A rule answers beside tuned prompts.
+    Methods that differ in post-hoc steps alone are tuned once. A rule answers beside tuned prompts.
     """
 
     reads = "features"  # what `predict` takes: features [B, V, D], or views [B, V, 3, S, S]
@@ -76,8 +76,11 @@ class EpisodicTuner(ABC):
     def __init__(self, methods: Sequence[Method], texts: ClassTexts) -> None:
         check_names(methods)
         self.methods, self.texts = tuple(methods), texts
-        self._tuned = {method.before_posthoc(): method for method in methods if not method.rule}
-        self._objectives = objective_gradients(list(self._tuned.values()), texts.classes)
+        self._tuned: dict[str, list[Method]] = {}  # those that share a problem
+        for method in methods:
+            if not method.rule:
+                self._tuned.setdefault(method.before_posthoc(), []).append(method)
+        self._objectives = objective_gradients([shared[0] for shared in self._tuned.values()], texts.classes)
         self.rules = RuleRunner(methods, texts)
 
     @property
@@ -92,7 +95,7 @@ class EpisodicTuner(ABC):
         return single
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor) -> dict[str, Adapted]:
+    def predict(self, inputs: Tensor) -> dict[str, Answer[Tensor]]:
         """Return each method's answers for B images, of which view 0 is the plain one.
 
         Args:
@@ -112,12 +115,15 @@ class EpisodicTuner(ABC):
         """Restore what `save` wrote; answers are then bitwise those of an uninterrupted stream."""
         self.rules.restore(folder)
 
-    def _answers(self, inputs: Tensor) -> dict[str, Adapted]:
+    def _answers(self, inputs: Tensor) -> dict[str, Answer[Tensor]]:
         start = self._start(inputs)
-        problems = [start.problem(method, self._objectives.get(method.name)) for method in self._tuned.values()]
-        solved = dict(zip(self._tuned, adapt(problems, self.texts), strict=True))
-        solved |= self.rules.solve(start.untuned, start.init, start.texts)
-        return {method.name: make_answer(method, solved[method.before_posthoc()]) for method in self.methods}
+        groups = list(self._tuned.values())
+        problems = [start.problem(shared[0], self._objectives.get(shared[0].name)) for shared in groups]
+        adapt(problems, self.texts)
+        answers = self.rules.answers(start.untuned, start.init, start.texts)
+        for problem, shared in zip(problems, groups, strict=True):
+            answers |= problem.answers(shared)
+        return answers
 
     @abstractmethod
     def _start(self, inputs: Tensor) -> Start:

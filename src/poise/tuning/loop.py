@@ -19,9 +19,9 @@ from torch import Tensor
 from poise.adamw import AdamW, Parameters
 from poise.encoding.class_texts import ClassTexts, joined
 from poise.methods import Method
-from poise.tuning.answer import Solution, init_solution
+from poise.tuning.answer import init_answers, make_answers
 from poise.tuning.gradient import Features, ObjectiveGradient
-from poise.types import Outputs, Prompt
+from poise.types import Answer, Outputs, Prompt
 
 P = TypeVar("P", bound=Parameters)
 F = TypeVar("F", bound=Features)
@@ -36,7 +36,7 @@ class Scope(Enum):
 
 @dataclass
 class Problem(ABC, Generic[P, F]):
-    """B images that one method tunes; `adapt` steps it in place.
+    """B images that one method tunes: `adapt` steps it in place, and then it has `answers`.
 
     Rows are images, unless an image tunes several prompts at once.
     """
@@ -90,10 +90,14 @@ class Problem(ABC, Generic[P, F]):
         self.parameters, self.optimiser = self.optimiser.step(self.parameters, gradient)
         self.scope = Scope.PER_IMAGE
 
-    def solution(self) -> Solution:
-        """The answer under the tuned prompt, and the init's for images where something is not finite."""
+    def answers(self, methods: Sequence[Method]) -> dict[str, Answer[Tensor]]:
+        """The answers under the tuned prompt, and the init's for images where something is not finite.
+
+        Args:
+            methods: the one that tuned, or others that differ from it in post-hoc steps alone.
+        """
         if not self.losses:
-            return init_solution(self.untuned, self.init_prompt)
+            return init_answers(methods, self.untuned, self.init_prompt)
         out, per_image, losses = self.outputs(self.features), self.features.per_image, torch.stack(self.losses, 1)
         # A gradient that is not finite leaves NaN in the parameters for good.
         numbers = [losses, per_image(out.logits[:, 0]), *self.parameters.parts().values()]
@@ -109,7 +113,7 @@ class Problem(ABC, Generic[P, F]):
         )
         init = self.init_prompt.parts()
         prompt = Prompt(**{name: where(init[name], part) for name, part in self.prompt().parts().items()})
-        return Solution(out, self.untuned, prompt, losses, bad, per_image)
+        return make_answers(methods, out, self.untuned, prompt=prompt, losses=losses, fallback=bad, per_image=per_image)
 
     def _finite(self, rows: Tensor) -> Tensor:
         """Which images [B] have finite numbers only; rows that are not images count for all of them."""
@@ -118,11 +122,10 @@ class Problem(ABC, Generic[P, F]):
 
 
 @torch.no_grad()
-def adapt(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> list[Solution]:
-    """Take ``method.steps`` AdamW steps of each problem, and return the solutions. All start shared, or none."""
+def adapt(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:
+    """Take ``method.steps`` AdamW steps of each problem, in place. All start shared, or none."""
     for step in range(max((problem.steps for problem in problems), default=0)):
         _step([problem for problem in problems if step < problem.steps], texts)
-    return [problem.solution() for problem in problems]
 
 
 def _step(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from poise.encoding.class_texts import ClassTexts
-from poise.types import Adapted
+from poise.types import Answer
 
 
 class AnyTuner(Protocol):
@@ -25,5 +25,5 @@ class AnyTuner(Protocol):
     def texts(self) -> ClassTexts:
         """The class texts, for reports about their features."""
 
-    def predict(self, inputs: Tensor, /) -> dict[str, Adapted]:
+    def predict(self, inputs: Tensor, /) -> dict[str, Answer[Tensor]]:
         """Return each method's answers."""

@@ -13,9 +13,9 @@ from poise.encoding.class_texts import ClassTexts
 from poise.files import checksum
 from poise.methods import Method
 from poise.rules import RuleAnswer, State, StreamRule
-from poise.tuning.answer import Solution, init_solution
+from poise.tuning.answer import make_answers, of_each
 from poise.tuning.saved_state import identity, read_state, write_state
-from poise.types import Outputs, Prompt
+from poise.types import Answer, Outputs, Prompt
 
 _FORMAT = "poise-stream/1"
 
@@ -24,12 +24,12 @@ class RuleRunner:
     """The rules of several methods over one label set, each along a stream of its own where order matters."""
 
     def __init__(self, methods: Sequence[Method], texts: ClassTexts) -> None:
-        self.methods: dict[str, Method] = {}  # the first one of those that share an answer
+        self.methods: dict[str, list[Method]] = {}  # those that share an answer before post-hoc steps
         for method in methods:
             if method.rule:
-                self.methods.setdefault(method.before_posthoc(), method)
+                self.methods.setdefault(method.before_posthoc(), []).append(method)
         self.texts = texts
-        self._rules = {key: method.make_rule() for key, method in self.methods.items()}
+        self._rules = {key: shared[0].make_rule() for key, shared in self.methods.items()}
         for rule in self._rules.values():
             rule.check(texts.encoder.name, texts.classes.labels)
         self.ordered = any(rule.ordered for rule in self._rules.values())
@@ -39,16 +39,19 @@ class RuleRunner:
             if isinstance(rule, StreamRule)
         }
 
-    def solve(self, untuned: Outputs, init: Prompt, texts: Tensor) -> dict[str, Solution]:
-        """Return each rule's answers for the next B images, by `Method.before_posthoc`.
+    def answers(self, untuned: Outputs, init: Prompt, texts: Tensor) -> dict[str, Answer[Tensor]]:
+        """Return the answers for the next B images, by method.
 
         Args:
             untuned: the outputs under the init.
             init: its prompt [B or 1, ...].
             texts: its text features [1 or B, C, D].
         """
-        start, out = init_solution(untuned, init), replace(untuned, text_features=texts)
-        return {key: _solution(self._answer(key, out), start) for key in self._rules}
+        out, prompt = replace(untuned, text_features=texts), of_each(init, len(untuned.logits))
+        found: dict[str, Answer[Tensor]] = {}
+        for key, methods in self.methods.items():
+            found |= _answers(methods, self._answer(key, out), untuned, prompt)
+        return found
 
     def _answer(self, key: str, out: Outputs) -> RuleAnswer:
         rule = self._rules[key]
@@ -83,19 +86,26 @@ class RuleRunner:
         return {**identity(self.texts), "method": key, "init": init}
 
     def _path(self, folder: str | Path, key: str) -> Path:
-        return Path(folder) / f"{self.methods[key].file_name}.safetensors"
+        return Path(folder) / f"{self.methods[key][0].file_name}.safetensors"
 
 
-def _solution(answer: RuleAnswer, start: Solution) -> Solution:
-    """The solution of a rule's answer; where this is not finite, the init answers."""
-    untuned = start.untuned
+def _answers(
+    methods: Sequence[Method], answer: RuleAnswer, untuned: Outputs, prompt: Prompt
+) -> dict[str, Answer[Tensor]]:
+    """The answers of methods with one rule; where the rule's is not finite, the init answers."""
     logits = answer.logits if answer.logits.ndim == 3 else answer.logits[:, None]
-    probs = logits.softmax(-1)  # logits of minus infinity are fine
-    bad = ~probs.isfinite().flatten(1).all(-1)
+    bad = ~logits.softmax(-1).isfinite().flatten(1).all(-1)  # logits of minus infinity are fine
     logits = torch.where(bad[:, None, None], untuned.logits[:, : logits.shape[1]], logits)
     texts = untuned.text_features
     if answer.text_features is not None:
         texts = torch.where(bad[:, None, None], texts, answer.text_features)
-    if answer.logits.ndim == 2:
-        return replace(start, out=replace(untuned, text_features=texts), logits=logits[:, 0], fallback=bad)
-    return replace(start, out=replace(untuned, text_features=texts, logits=logits), fallback=bad)
+    of_views = answer.logits.ndim == 3
+    return make_answers(
+        methods,
+        replace(untuned, text_features=texts, logits=logits if of_views else untuned.logits),
+        untuned,
+        prompt=prompt,
+        losses=untuned.logits.new_empty(len(bad), 0),
+        fallback=bad,
+        logits=None if of_views else logits[:, 0],
+    )

@@ -18,7 +18,7 @@ from poise.tuning.dynaprompt import DynaPrompt, answer_next
 from poise.tuning.episodic import check_names
 from poise.tuning.memory import PromptMemory
 from poise.tuning.saved_state import identity, read_state, write_state
-from poise.types import Adapted, ClassTokens, DualEncoder, Prompt
+from poise.types import Answer, ClassTokens, DualEncoder, Prompt
 
 _FORMAT = "poise-memory/2"
 
@@ -54,7 +54,7 @@ class StreamTuner:
         self.texts = ClassTexts(encoder, classes, init or init_prompt(encoder, classes))
         self.streams = {method.name: DynaPrompt(self.texts, method, size, variant, memory=memory) for method in methods}
 
-    def predict(self, image_features: Tensor) -> dict[str, Adapted]:
+    def predict(self, image_features: Tensor) -> dict[str, Answer[Tensor]]:
         """Return each method's answers for the next images' features [B, V, D], in order."""
         for stream in self.streams.values():
             stream.picked = []

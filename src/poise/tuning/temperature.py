@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from poise.tuning.protocol import AnyTuner
-from poise.types import Adapted
+from poise.types import Answer
 
 
 class Tempered:
@@ -17,7 +17,7 @@ class Tempered:
         self.tuner, self.temperature = tuner, temperature
         self.reads, self.ordered, self.texts = tuner.reads, tuner.ordered, tuner.texts
 
-    def predict(self, inputs: Tensor) -> dict[str, Adapted]:
+    def predict(self, inputs: Tensor) -> dict[str, Answer[Tensor]]:
         """Return each method's answers; the predicted classes are those of the tuner."""
         answers = {}
         for name, answer in self.tuner.predict(inputs).items():
