@@ -83,14 +83,14 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         lambda: metrics.get("nll").on_counts(Sample.of_top([0.5], [True])),
         "The metric 'nll' needs all probabilities and the labels, which the sample does not contain. "
-        "Available here: accuracy, ece, ece_floor, aece, mce, aurc, auroc.",
+        "Available here: accuracy, ece, ece_floor, gap, aece, mce, aurc, auroc.",
     ),
     (
         lambda: metrics.get("answered_error").on_counts(
             Sample(np.array([0.5]), np.array([True]), answered=np.array([False]))
         ),
         "The metric 'answered_error' needs at least one answered image, which the sample does not contain. "
-        "Available here: accuracy, ece, ece_floor, aece, mce, aurc, auroc, answered.",
+        "Available here: accuracy, ece, ece_floor, gap, aece, mce, aurc, auroc, answered.",
     ),
 ]
 

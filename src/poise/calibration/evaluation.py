@@ -12,7 +12,7 @@ import numpy as np
 from poise.calibration.certify import upper_bound
 from poise.calibration.plots import reliability_svg
 from poise.errors import InvalidOptionError
-from poise.metrics import Bins, Sample, equal_width, estimate
+from poise.metrics import Bins, Sample, equal_width, estimate, gap_p_value
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.text import counted
@@ -27,6 +27,7 @@ _TITLES = {
     "ece": "ECE",
     "ece_floor": "ECE of perfect confidences",
     "raw_ece": "ECE before calibration",
+    "gap": "Mean confidence minus accuracy",
     "nll": "NLL",
     "brier": "Brier score",
 }
@@ -67,7 +68,7 @@ class Answered:
         The intervals of shares are exact (Clopper-Pearson), the others are bootstrap intervals over images.
         """
         sample = replace(Sample.of(self.probs, self.labels), set_sizes=self.set_sizes, covered=self.covered)
-        names = ["ece", "ece_floor", "nll", "brier"]
+        names = ["ece", "ece_floor", "gap", "nll", "brier"]
         found = {"accuracy": proportion(int(self.correct.sum()), len(self.labels))}
         if self.answered is not None:
             wrong = int((self.answered & ~self.correct).sum())
@@ -80,6 +81,11 @@ class Answered:
         found |= {name: value.interval for name, value in estimate([sample], names=names).items()}
         raw = estimate([Sample.of_top(self.raw, self.correct)], names=["ece"])["ece"].interval
         return found | {"raw_ece": raw}
+
+    @property
+    def gap_p(self) -> float:
+        """Exact p-value of "every calibrated confidence is right" (`poise.metrics.gap_p_value`)."""
+        return gap_p_value(self.probs.max(1), self.correct)
 
     def reliability(self, bins: int = 10) -> tuple[Bins, Bins]:
         """Return how often answers are right by confidence, before and after calibration."""
@@ -116,9 +122,9 @@ class Evaluation:
 
     def rows(self) -> list[tuple[str, list[str]]]:
         """Return a title and one text per method for each metric."""
-        found = list(self.metrics().values())
-        names = [name for name in _TITLES if any(name in part for part in found)]
-        return [(self._title(name), [_text(name, part.get(name)) for part in found]) for name in names]
+        found = self.metrics()
+        names = [name for name in _TITLES if any(name in part for part in found.values())]
+        return [(self._title(name), [self._text(name, *each) for each in found.items()]) for name in names]
 
     def notes(self) -> list[str]:
         """Return what the numbers mean, and which images were left out."""
@@ -135,6 +141,10 @@ class Evaluation:
                 f"Sets were made to contain the label for {100 * self.coverage:g} % of images like the calibration "
                 "images, on average."
             )
+        notes.append(
+            "p: how probable such a difference of mean confidence and accuracy is, on either side, if every confidence "
+            "is right (exact)."
+        )
         notes.append("Brackets: 95 % confidence intervals; exact for shares, else by bootstrap over images.")
         return notes
 
@@ -156,6 +166,7 @@ class Evaluation:
                 name: {metric: dict(zip(Interval._fields, value, strict=True)) for metric, value in part.items()}
                 for name, part in self.metrics().items()
             },
+            "gap_p": {name: part.gap_p for name, part in self.methods.items()},
         }
 
     def figures(self) -> str:
@@ -178,6 +189,18 @@ class Evaluation:
         caption = f"<caption>{counted(len(self), 'image')}</caption>"
         return f"<table>{caption}<tr><th></th>{head}</tr>{rows}</table>{notes}{self.figures()}"
 
+    def _text(self, name: str, method: str, found: Mapping[str, Interval]) -> str:
+        if name not in found:
+            return ""
+        value, low, high = found[name]
+        if name == "gap":
+            p = self.methods[method].gap_p
+            return f"{100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}), p {p:.2g}"
+        if name in (*_PROPORTIONS, "ece", "ece_floor", "raw_ece"):
+            return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+        digits = 2 if name == "set_size" else 3
+        return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
     def _title(self, name: str) -> str:
         wanted = {"answered_error": self.max_error, "coverage": self.coverage}.get(name)
         if wanted is None:
@@ -194,12 +217,3 @@ def proportion(hits: int, images: int) -> Interval:
     """
     low, high = 1 - float(upper_bound(images - hits, images, 0.025)), float(upper_bound(hits, images, 0.025))
     return Interval(hits / images, max(low, 0.0) if hits else 0.0, high)
-
-
-def _text(name: str, value: Interval | None) -> str:
-    if value is None:
-        return ""
-    if name in (*_PROPORTIONS, "ece", "ece_floor", "raw_ece"):
-        return f"{100 * value.value:.1f} % ({100 * value.low:.1f} to {100 * value.high:.1f})"
-    digits = 2 if name == "set_size" else 3
-    return f"{value.value:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"

@@ -20,7 +20,7 @@ from poise.calibration.conditions import Conditions
 from poise.calibration.monitor import Monitor
 from poise.errors import InvalidCalibrationError, UnknownNameError, reason_of
 from poise.files import checksum, read_bounded, write_atomic
-from poise.metrics import Bins, equal_width
+from poise.metrics import Bins, confidence_gap, equal_width, gap_p_value
 from poise.metrics.bootstrap import Interval
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.options import AnswerOptions, option_values
@@ -90,6 +90,11 @@ class MethodCalibration:
         if per_class:
             quantile = conformal.class_quantiles(scores, self.labels, probs.shape[1], coverage).values
         return row.sets(probs, quantile, u)
+
+    @property
+    def gap(self) -> tuple[float, float]:
+        """Mean confidence minus accuracy, before calibration, and its exact p-value (`poise.metrics.gap_p_value`)."""
+        return confidence_gap(self.confidence, self.correct), gap_p_value(self.confidence, self.correct)
 
     def reliability(self, bins: int = 10) -> Bins:
         """Return how often answers are right by confidence, before calibration."""

@@ -64,13 +64,22 @@ def html(calibration: Calibration) -> str:
     )
 
 
-_HEADINGS = ("accuracy %", "ECE %", "NLL", "after", "calibrated as it is", "seconds per image")
+_HEADINGS = (
+    "accuracy %",
+    "ECE %",
+    "confidence - accuracy %",
+    "NLL",
+    "after",
+    "calibrated as it is",
+    "seconds per image",
+)
 
 
 def _cells(part: MethodCalibration) -> tuple[str, ...]:
     return (
         _percent(part.before["accuracy"]),
         _percent(part.before["ece"]),
+        f"{100 * part.gap[0]:+.1f} (p {part.gap[1]:.2g})",
         f"{part.before['nll'].value:.3f}",
         f"{part.after['nll'].value:.3f}",
         "" if part.unchanged is None else f"{100 * part.unchanged:.0f} %",

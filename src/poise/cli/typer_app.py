@@ -19,7 +19,7 @@ def _names(kind: type[Any], prefix: str = "") -> list[str]:
 
 _MANY = 12  # options of a command whose help is divided into groups
 _GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from their class
-    "Images and labels": ("data", "dataset", "limit", "labels", "labels_file", "missing_labels", "on_long_label"),
+    "Images and labels": ("data", "dataset", "limit", "labels", "labels_file", "on_long_label"),
     "Model and method": (
         *_names(AnswerOptions),
         *("method", "framework", "view_engine", "seeds", "temperature", "set"),

@@ -41,7 +41,6 @@ def calibrate(
     coverage: float | Sequence[float] = (),
     max_error: float | Sequence[float] = (),
     delta: float = 0.05,
-    missing_labels: bool = False,
     watched: Watched = _unwatched,
 ) -> Calibration:
     """Calibrate a classifier; see `Classifier.calibrate`."""
@@ -52,7 +51,7 @@ def calibrate(
             hint="They are not exchangeable with those of later images, so nothing can be promised. Use a method that "
             "answers each image by itself.",
         )
-    classes = check_images(classifier.labels, labels, missing_labels=missing_labels)
+    classes = check_images(classifier.labels, labels)
     if len(images) != len(classes):
         raise InvalidOptionError(
             f"{counted(len(images), 'image')} and {counted(len(classes), 'label')} were given.",
@@ -69,6 +68,7 @@ def calibrate(
     found = list(_answered(outcomes, classes))
     check_number(len(found), **wanted)
     warn_if_few(len(found))
+    warn_of_missing(classifier.labels, [label for _, label in found])
     readable = [image for image, outcome in zip(images, outcomes, strict=True) if not isinstance(outcome, Failure)]
     truth = np.array([label for _, label in found], dtype=np.int64)
     answers = {}
@@ -85,8 +85,8 @@ def calibrate(
     return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta)
 
 
-def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels: bool = False) -> list[int]:
-    """Return the class of each image's label; every class needs an image unless ``missing_labels``."""
+def check_images(known: Sequence[str], labels: Iterable[str]) -> list[int]:
+    """Return the class of each image's label, which must be known."""
     position = {as_words(label): at for at, label in enumerate(known)}
     given = list(labels)
     if unknown := sorted({repr(label) for label in given if as_words(label) not in position}):
@@ -94,15 +94,19 @@ def check_images(known: Sequence[str], labels: Iterable[str], *, missing_labels:
             f"Images have labels that the classifier has not: {listed(unknown)}.",
             hint="Add them to the labels, or leave these images out.",
         )
-    if not missing_labels and (
-        missing := [repr(label) for label in known if as_words(label) not in set(map(as_words, given))]
-    ):
-        raise InvalidCalibrationError(
-            f"{len(missing)} of {len(known)} labels have no image: {listed(missing)}.",
-            hint="Add images, or allow that (missing_labels=True, --missing-labels): nothing is then known about how "
-            "images of these labels are answered.",
-        )
     return [position[as_words(label)] for label in given]
+
+
+def warn_of_missing(known: Sequence[str], classes: Iterable[int]) -> None:
+    """Warn where labels have no image, which a random sample allows; images that were added would make it another."""
+    found = set(classes)
+    if missing := [repr(label) for at, label in enumerate(known) if at not in found]:
+        warnings.warn(
+            f"{len(missing)} of {len(known)} labels have no image: {listed(missing)}. In a random sample that is no "
+            "fault: promises hold on average over images drawn like these. Nothing is known about images of these labels by "
+            "themselves. Do not add images to fill the gap",
+            stacklevel=4,
+        )
 
 
 def _answered(outcomes: Iterable[Predictions | Failure], classes: Sequence[int]) -> Iterator[tuple[Predictions, int]]:

@@ -275,7 +275,6 @@ class Classifier(Generic[M_co]):
         coverage: float | Sequence[float] = (),
         max_error: float | Sequence[float] = (),
         delta: float = 0.05,
-        missing_labels: bool = False,
         progress: bool = False,
     ) -> Calibration:
         """Compare and calibrate the methods on labelled images of your own task.
@@ -284,16 +283,15 @@ class Classifier(Generic[M_co]):
 
         Args:
             images: as in a call; images that can't be read are left out with a warning, copies of an image too.
-            labels: the correct label of each image, one of ``self.labels``.
+            labels: the correct label of each image, one of ``self.labels``; labels without an image give a warning.
             coverage: wanted coverage of prediction sets, such as 0.9, or several.
             max_error: wanted share of wrong answers, such as 0.05, or several.
             delta: probability with which a certified threshold may fail.
-            missing_labels: whether some of ``self.labels`` may have no image.
             progress: whether to show progress on stderr.
 
         Raises:
-            InvalidCalibrationError: There are too few images for the wanted guarantees (said before any work), a label
-                has no image, one image has two labels, or a method learns from the images before.
+            InvalidCalibrationError: There are too few images for the wanted guarantees (said before any work), one
+                image has two labels, or a method learns from the images before.
 
         Example:
             >>> import numpy as np
@@ -312,7 +310,6 @@ class Classifier(Generic[M_co]):
             coverage=coverage,
             max_error=max_error,
             delta=delta,
-            missing_labels=missing_labels,
             watched=partial(watched, quiet=not progress),
         )
 

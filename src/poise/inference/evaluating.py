@@ -32,7 +32,7 @@ def evaluate(
         raise InvalidOptionError(
             "The classifier has no calibration.", hint="Use Classifier(labels, calibration=...), or calibrate it."
         )
-    truth = check_images(classifier.labels, labels, missing_labels=True)
+    truth = check_images(classifier.labels, labels)
     if len(images) != len(truth):
         raise InvalidOptionError(
             f"{counted(len(images), 'image')} and {counted(len(truth), 'label')} were given.",

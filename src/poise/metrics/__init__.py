@@ -8,6 +8,7 @@ from poise.metrics.bootstrap import Estimate, Interval, estimate
 from poise.metrics.calibration import adaptive_ece, classwise_ece, ece, mce, sce
 from poise.metrics.decisions import answered_error, classwise_coverage
 from poise.metrics.floor import ece_floor
+from poise.metrics.gap import confidence_gap, gap_p_value
 from poise.metrics.rows import Metric, available, get, names, register, unregister
 from poise.metrics.sample import Sample
 from poise.metrics.scoring import NLL_FLOOR, accuracy, brier, nll, top_k
@@ -30,11 +31,13 @@ __all__ = [
     "brier",
     "classwise_coverage",
     "classwise_ece",
+    "confidence_gap",
     "ece",
     "ece_floor",
     "equal_mass",
     "equal_width",
     "estimate",
+    "gap_p_value",
     "get",
     "mce",
     "names",

@@ -16,6 +16,7 @@ import numpy as np
 from poise.errors import InvalidOptionError
 from poise.metrics import rows
 from poise.metrics.sample import Floats, Sample, checked_count
+from poise.metrics.shares import wilson_interval
 
 BLOCK = 2_000_000  # counts in memory at a time
 LEVEL = 0.95
@@ -54,6 +55,7 @@ class Estimate:
 
     by_seed: tuple[float, ...]
     draws: Floats  # [R]
+    trials: int | None = None  # images whose share this is, under one seed; None for all else
 
     @property
     def value(self) -> float:
@@ -67,7 +69,9 @@ class Estimate:
 
     @property
     def interval(self) -> Interval:
-        """Mean over seeds with its 95 % confidence interval over images."""
+        """Mean over seeds with its 95 % confidence interval over images: Wilson's for a share, else by bootstrap."""
+        if self.trials is not None:
+            return Interval(self.value, *wilson_interval(self.value, self.trials, LEVEL))
         return interval(self.value, self.draws)
 
     @property
@@ -88,7 +92,7 @@ class Estimate:
     @classmethod
     def mean(cls, parts: Sequence[Estimate]) -> Estimate:
         """Mean over datasets, seed by seed where all have the same number of seeds."""
-        return cls._combined(parts, [1 / len(parts)] * len(parts))
+        return parts[0] if len(parts) == 1 else cls._combined(parts, [1 / len(parts)] * len(parts))
 
     @classmethod
     def _combined(cls, parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
@@ -126,9 +130,29 @@ def estimate(
         for name, functions in weighted.items():
             draws[name].append(np.mean([function(counts) for function in functions], axis=0))
     return {
-        name: Estimate(tuple(metric.value(sample) for sample in samples), np.concatenate(draws[name]))
+        name: Estimate(
+            tuple(metric.value(sample) for sample in samples), np.concatenate(draws[name]), _trials(metric, samples)
+        )
         for name, metric in metrics.items()
     }
+
+
+def clearly_different(one: Estimate, two: Estimate, floors: tuple[Estimate, Estimate] | None = None) -> bool:
+    """Return whether the paired difference of two estimates excludes 0.
+
+    Of a metric with a floor, two perfect predictions differ by the difference of their floors, so that the difference
+    without it has to exclude 0 as well, on the same side. (Where errors are large, floors no longer add up to them, so
+    that the second condition alone would find differences that are none.)
+    """
+    difference = one - two
+    if floors is None or not difference.clear:
+        return difference.clear
+    beyond = difference - (floors[0] - floors[1])
+    return beyond.clear and (beyond.value > 0) == (difference.value > 0)
+
+
+def _trials(metric: rows.Metric, samples: Sequence[Sample]) -> int | None:
+    return metric.trials(samples[0]) if metric.trials is not None and len(samples) == 1 else None
 
 
 def resampled_counts(images: int, number: int = 1000, seed: int = 0) -> Iterator[Floats]:

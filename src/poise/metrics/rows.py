@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poise.errors import InvalidOptionError
-from poise.metrics import calibration, decisions, floor, scoring, selective
+from poise.metrics import calibration, decisions, floor, gap, scoring, selective
 from poise.metrics.sample import Bools, Floats, Ints, Sample, Weighted
 from poise.registry import Registry
 
@@ -58,6 +58,10 @@ class Metric:
         digits: decimals in tables.
         floor: the name of the metric that reports print beside this one: the value that perfect predictions would
             have on average on as many images.
+        p_value: of "the predictions are perfect in this respect", from a sample; reports print it beside the metric.
+        trials: the number of images whose share the metric is; its interval for one seed is then Wilson's, which holds
+            near 0 and 1 as well.
+        signed: whether reports print a + before positive values.
     """
 
     name: str
@@ -70,6 +74,9 @@ class Metric:
     higher_is_better: bool | None = False
     digits: int = 2
     floor: str = ""
+    p_value: Callable[[Sample], float] | None = None
+    trials: Callable[[Sample], int] | None = None
+    signed: bool = False
 
     @property
     def direction(self) -> str:
@@ -161,6 +168,7 @@ for _metric in (
         title="Acc.",
         about="Share of images whose most probable class is correct.",
         higher_is_better=True,
+        trials=len,
         **_mean(lambda sample: sample.correct),
     ),
     Metric(
@@ -169,6 +177,7 @@ for _metric in (
         about="Share of images whose class is among the five most probable.",
         needs="top5",
         higher_is_better=True,
+        trials=len,
         **_mean(lambda sample: sample.top5),
     ),
     Metric(
@@ -186,6 +195,16 @@ for _metric in (
         about="What perfectly calibrated answers with the same confidences would have as ECE, on average.",
         value=lambda sample: floor.ece_floor(sample.confidence),
         weighted=lambda sample: floor.weighted_ece_floor(sample.confidence),
+    ),
+    Metric(
+        name="gap",
+        title="Conf. - acc.",
+        higher_is_better=None,
+        about="Mean confidence minus accuracy: above 0 where answers are over-confident.",
+        value=_top(gap.confidence_gap),
+        weighted=lambda sample: scoring.weighted_mean(sample.confidence - sample.correct),
+        p_value=_top(gap.gap_p_value),
+        signed=True,
     ),
     Metric(
         name="sce",
@@ -250,6 +269,7 @@ for _metric in (
         about="Share of images whose prediction set contains the class.",
         needs="sets",
         higher_is_better=None,
+        trials=len,
         **_mean(lambda sample: sample.covered),
     ),
     Metric(
@@ -284,6 +304,7 @@ for _metric in (
         about="Share of images whose confidence reaches the threshold.",
         needs="answered",
         higher_is_better=True,
+        trials=len,
         **_mean(lambda sample: sample.answered),
     ),
     Metric(
@@ -292,6 +313,7 @@ for _metric in (
         needs="answers",
         higher_is_better=None,
         about="Share of wrong predictions among the answered images; no value where none is answered.",
+        trials=lambda sample: int(_known(sample.answered).sum()),
         value=_answered(decisions.answered_error),
         weighted=_answered(decisions.weighted_answered_error),
     ),

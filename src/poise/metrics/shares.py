@@ -16,4 +16,5 @@ def wilson_interval(share: float, count: int, level: float = 0.95) -> tuple[floa
     centre = share + z * z / (2 * count)
     spread = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    low, high = (centre - spread) / scale, (centre + spread) / scale
+    return max(0.0, min(low, share)), min(1.0, max(high, share))  # at 0 and 1 the share is a bound, up to rounding

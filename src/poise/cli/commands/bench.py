@@ -124,8 +124,8 @@ def table_command(
     like: Annotated[
         str | None, typer.Option(help="A table of the paper, table1 ... table5; peers or peers-shifts.")
     ] = None,
-    metrics: Metrics = "accuracy,ece",
-    intervals: Annotated[bool, typer.Option(help="Print 95 % bootstrap confidence intervals over images.")] = False,
+    metrics: Metrics = "accuracy,ece,gap",
+    intervals: Annotated[bool, typer.Option(help="Print 95 % confidence intervals over images.")] = False,
     std: Annotated[bool, typer.Option(help="Print standard deviations over seeds.")] = False,
     published: Published = False,
     output: Format = "terminal",

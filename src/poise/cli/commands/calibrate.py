@@ -62,7 +62,6 @@ def calibrate(
     scale: Annotated[
         float | None, typer.Option(help="With --features: factor from cosine to logit, such as 100.")
     ] = None,
-    missing_labels: Annotated[bool, typer.Option(help="Allow labels without images.")] = False,
     coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
     max_error: Annotated[
         str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
@@ -92,7 +91,7 @@ def calibrate(
         if numbers:
             calibration = _of_numbers(numbers, names, limits)
         elif images is not None:
-            calibration = _of_images(images, names, options, missing_labels, quiet, limits)
+            calibration = _of_images(images, names, options, quiet, limits)
         else:
             raise InvalidOptionError(
                 "There is nothing to calibrate on.", hint="Give a folder of labelled images, or --probabilities."
@@ -147,9 +146,7 @@ def _of_numbers(numbers: Mapping[str, Any], names: list[str] | None, limits: Any
     return calibrate_probabilities(probs, read_truth(numbers["--truth"], known), labels=names, **limits)
 
 
-def _of_images(
-    images: Path, names: list[str] | None, options: dict[str, Any], missing_labels: bool, quiet: bool, limits: Any
-) -> Calibration:
+def _of_images(images: Path, names: list[str] | None, options: dict[str, Any], quiet: bool, limits: Any) -> Calibration:
     """Calibrate a classifier; all that does not depend on the model is checked before it is loaded."""
     paths, truth, known = read_labelled(images)
     known = known if names is None else names
@@ -159,14 +156,12 @@ def _of_images(
     from poise.prompts import check_labels
 
     methods = list(expand(options["method"]))
-    calibrating.check_images(check_labels(known, fewest=2), truth, missing_labels=missing_labels)
+    calibrating.check_images(check_labels(known, fewest=2), truth)
     check_number(len(paths), methods=len(methods), **limits)
     classifier = _classifier({**options, "labels": known, "method": methods}, paths, quiet)
     if cost := cost_note(classifier, len(paths)):
         remark(cost, quiet=quiet)
-    return calibrating.calibrate(
-        classifier, paths, truth, missing_labels=missing_labels, watched=partial(watched, quiet=quiet), **limits
-    )
+    return calibrating.calibrate(classifier, paths, truth, watched=partial(watched, quiet=quiet), **limits)
 
 
 def _classifier(options: dict[str, Any], paths: list[Path], quiet: bool) -> Classifier:

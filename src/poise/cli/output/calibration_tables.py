@@ -24,6 +24,12 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
         Line((Cell(title), *(_cell(value(part), factor, digits) for part in parts.values())))
         for title, factor, digits, value in _METRICS
     )
+    gaps = [part.gap for part in parts.values()]
+    compared = (
+        *compared[:3],
+        Line((Cell("Confidence - accuracy %"), *(Cell(f"{100 * gap:+.1f}", f"(p {p:.2g})") for gap, p in gaps))),
+        *compared[3:],
+    )
     times = [part.seconds for part in parts.values() if part.seconds is not None]
     if len(times) == len(parts):
         compared += (Line((Cell("Seconds per image"), *(_cell(seconds, 1, 3) for seconds in times))),)
@@ -39,6 +45,8 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
             (
                 "After: calibrated; each image without using its own label (cross-validation). Floor: the ECE of "
                 "perfectly calibrated answers to so few images; the interval of ECE is one for so few images, too.",
+                "Mean confidence minus accuracy: above 0 where answers are over-confident. p: how probable such a "
+                "difference is, on either side, if every confidence is right (exact).",
                 _sampling(calibration),
             ),
             texts=1,

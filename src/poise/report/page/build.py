@@ -15,7 +15,7 @@ from markupsafe import Markup
 from poise import metrics as rows
 from poise.data import catalog
 from poise.files import write_atomic
-from poise.report.figures.overall import FIRST, calibration_first
+from poise.report.figures.overall import calibration_first
 from poise.report.figures.write import kinds
 from poise.report.html import rendered, source
 from poise.report.page.figures import figures_html, palette
@@ -26,6 +26,8 @@ from poise.report.tables import formats
 from poise.report.tables.analyses import analysis_tables
 from poise.report.tables.results import result_tables
 from poise.text import counted
+
+UNFOLDED = ("ece", "gap", "accuracy")  # tables of these metrics are open
 
 
 def write_page(
@@ -136,7 +138,7 @@ def _cards(board: Scoreboard, published_too: bool, say: Callable[[str], None]) -
 
 def _table_cards(board: Scoreboard, published_too: bool) -> Iterator[_Card]:
     """Yield the tables of each setting: calibration, then accuracy, and the other metrics folded."""
-    order = calibration_first(board.metrics)
+    order = sorted(calibration_first(board.metrics), key=lambda name: name not in UNFOLDED)
     tables = {
         name: result_tables(board, metrics=(name,), intervals=True, std=True, published_too=published_too)
         for name in order
@@ -146,8 +148,8 @@ def _table_cards(board: Scoreboard, published_too: bool) -> Iterator[_Card]:
         for name in order:
             heading = f"{rows.get(name).title}: {rows.get(name).about}"
             table = Markup(formats.html([replace(tables[name][at], title=heading, notes=())]))
-            parts.append((heading, table, name in FIRST))
-        notes = list(dict.fromkeys(note for name in FIRST for note in tables[name][at].notes))
+            parts.append((heading, table, name in UNFOLDED))
+        notes = list(dict.fromkeys(note for name in UNFOLDED if name in tables for note in tables[name][at].notes))
         yield _Card(title=f"Results: {board.records.label(setting)}", setting=at, parts=parts, notes=notes)
 
 

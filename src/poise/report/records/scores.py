@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from poise import metrics as rows
 from poise.metrics import Estimate, estimate
+from poise.metrics.gap import combined_p
 from poise.report.records.groups import Group, Setting
 from poise.report.records.runs import Records
 
@@ -19,6 +20,7 @@ class Scored:
     group: Group
     scores: Mapping[str, Estimate]
     undefined: tuple[str, ...] = ()  # metrics that apply but have no value, as under some seed nothing is answered
+    p_values: Mapping[str, float] = field(default_factory=dict)  # of the metrics that have one
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Scoreboard:
         floor = rows.get(metric).floor
         return self.average(setting, datasets, method, floor) if floor else None
 
+    def p_value(self, setting: Setting, datasets: Sequence[str], method: str, metric: str) -> float | None:
+        """Return the metric's p-value on one dataset; None for an average, or where the metric has none."""
+        entry = self.entries.get((setting, datasets[0], method)) if len(datasets) == 1 else None
+        return entry.p_values.get(metric) if entry else None
+
     def images(self, setting: Setting, dataset: str, method: str) -> tuple[str, ...]:
         """Return the ids of a group's images, none where it was not run; paired differences need equal ids."""
         entry = self.entries.get((setting, dataset, method))
@@ -63,7 +70,12 @@ def scoreboard(records: Records, *, metrics: Iterable[str] | None = None, resamp
         names = [metric.name for metric in applying if all(map(metric.available, samples))]
         undefined = tuple(metric.name for metric in applying if metric.name not in names)
         scores = estimate(samples, names=names, resamples=resamples, seed=zlib.crc32(group.dataset.encode()))
-        entries[group.setting, group.dataset, group.method] = Scored(group, scores, undefined)
+        p_values = {
+            metric.name: combined_p([metric.p_value(sample) for sample in samples])
+            for metric in applying
+            if metric.p_value is not None and metric.name in names
+        }
+        entries[group.setting, group.dataset, group.method] = Scored(group, scores, undefined, p_values)
     return Scoreboard(records, entries, resamples)
 
 
@@ -79,7 +91,7 @@ def floor_text(metric: str, floors: Sequence[Estimate | None]) -> str:
 
 
 def printed(metric: str, value: float, sign: str = "") -> str:
-    """Return the value as tables print it; rounding does not depend on the last bits of a mean.
+    """Return the value as tables print it, with a ``sign`` if asked; rounding does not depend on a mean's last bits.
 
     >>> printed("ece", 0.4562499999999999) == printed("ece", 0.45625)
     True

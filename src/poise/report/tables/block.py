@@ -9,6 +9,7 @@ from typing import Any
 from poise import metrics as rows
 from poise.data import catalog
 from poise.metrics import Estimate
+from poise.metrics.bootstrap import clearly_different
 from poise.report.published import paper as published
 from poise.report.published.peers import PEER_LAYOUTS
 from poise.report.records.groups import Setting
@@ -62,9 +63,16 @@ class TableBlock:
         """Return the floor of the metric in each column."""
         return [self.board.floor(self.setting, names, method, metric) for _, names in self.columns]
 
+    def p_values(self, method: str, metric: str) -> list[float | None]:
+        """Return the metric's p-value in each column."""
+        return [self.board.p_value(self.setting, names, method, metric) for _, names in self.columns]
+
     def best(self, metric: str) -> dict[str, list[bool]]:
         """Return for each method whether its entry in each column is marked; see `results.LEGEND`."""
-        scores = {method: self.scores(method, metric) for method in self.methods}
+        scores = {
+            method: list(zip(self.scores(method, metric), self.floors(method, metric), strict=True))
+            for method in self.methods
+        }
         columns = [
             _best({method: row[at] for method, row in scores.items()}, metric) if self._paired(names) else set()
             for at, (_, names) in enumerate(self.columns)
@@ -105,12 +113,17 @@ class TableBlock:
                 yield {**keys, "column": column, "dataset": dataset, **value}
 
 
-def _best(scores: Mapping[str, Estimate | None], metric: str) -> set[str]:
-    known = {method: score for method, score in scores.items() if score is not None}
+def _best(scores: Mapping[str, tuple[Estimate | None, Estimate | None]], metric: str) -> set[str]:
+    """Return the methods that are marked, by their scores and floors."""
+    known = {method: (score, floor) for method, (score, floor) in scores.items() if score is not None}
     higher = rows.get(metric).higher_is_better
     sign = -1 if higher else 1
     if len(known) < 2 or higher is None:
         return set()
-    leader = min(known.values(), key=lambda score: sign * score.value)
-    marked = {method for method, score in known.items() if not (score - leader).clear}
+    leader, least = min(known.values(), key=lambda pair: sign * pair[0].value)
+    marked = {
+        method
+        for method, (score, floor) in known.items()
+        if not clearly_different(score, leader, (floor, least) if floor and least else None)
+    }
     return marked if len(marked) < len(known) else set()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.metrics import Estimate, get
+from poise.metrics.bootstrap import clearly_different
 from poise.report.records.groups import Setting
 from poise.report.records.runs import Records, Runs, load
 from poise.report.records.scores import Scoreboard, printed, scoreboard, shown
@@ -19,7 +20,8 @@ from poise.report.tables.table import Line, Table
 
 FLOORS = (
     "Floors: what perfectly calibrated answers with the confidences of the first and of the second would have on "
-    "average, by chance alone. A difference as small as that of the floors says nothing about calibration."
+    "average, by chance alone. A difference as small as that of the floors says nothing about calibration, so that * "
+    "also requires that the difference without that of the floors excludes 0."
 )
 
 
@@ -33,6 +35,7 @@ class Difference:
     against: str  # the other method, or the other setting
     metric: str
     score: Estimate
+    clear: bool  # whether it excludes 0, also beyond the difference of the floors
     floors: tuple[Estimate, Estimate] | None = None  # of the two values, where the metric has a floor
 
 
@@ -48,10 +51,10 @@ def differences(
         )
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(records.short_label(setting), title, method, other, metric, score, floors)
+        Difference(records.short_label(setting), title, method, other, metric, score, clear, floors)
         for setting in records.settings
         for other in against
-        for title, metric, score, floors in _paired(board, (setting, method), (setting, other), metrics)
+        for title, metric, score, clear, floors in _paired(board, (setting, method), (setting, other), metrics)
     ]
 
 
@@ -73,28 +76,29 @@ def setting_differences(runs: Runs, baseline: str, metrics: Sequence[str], resam
     (base,) = matches
     board = scoreboard(records, metrics=metrics, resamples=resamples)
     return [
-        Difference(records.short_label(setting), title, method, records.short_label(base), metric, score, floors)
+        Difference(records.short_label(setting), title, method, records.short_label(base), metric, score, clear, floors)
         for setting in records.settings
         if setting != base
         for method in records.methods
-        for title, metric, score, floors in _paired(board, (setting, method), (base, method), metrics)
+        for title, metric, score, clear, floors in _paired(board, (setting, method), (base, method), metrics)
     ]
 
 
 _Key = tuple[Setting, str]  # a setting and a method
-_Found = tuple[str, str, Estimate, tuple[Estimate, Estimate] | None]
+_Found = tuple[str, str, Estimate, bool, tuple[Estimate, Estimate] | None]
 
 
 def _paired(board: Scoreboard, one: _Key, two: _Key, metrics: Sequence[str]) -> Iterator[_Found]:
-    """Yield (dataset, metric, one minus two, both floors), for datasets that both were run on and for their average."""
+    """Yield (dataset, metric, one minus two, is it clear, both floors) of datasets with both, and of their average."""
     both = [name for name in board.records.datasets if same_images(board, name, one, two)]
     columns = {name: [name] for name in both} | ({"average": both} if len(both) > 1 else {})
     for metric in metrics:
         for title, names in columns.items():
             ours, theirs = (board.average(setting, names, method, metric) for setting, method in (one, two))
             if ours and theirs:
-                floors = [board.floor(setting, names, method, metric) for setting, method in (one, two)]
-                yield title, metric, ours - theirs, (floors[0], floors[1]) if floors[0] and floors[1] else None
+                first, second = (board.floor(setting, names, method, metric) for setting, method in (one, two))
+                floors = (first, second) if first and second else None
+                yield title, metric, ours - theirs, clearly_different(ours, theirs, floors), floors
 
 
 def same_images(board: Scoreboard, dataset: str, one: _Key, two: _Key) -> bool:
@@ -173,7 +177,7 @@ def _line(row: Difference, other: str, floored: bool) -> Line:
         row.dataset,
         other,
         metric.title,
-        value + "*" * row.score.clear,
+        value + "*" * row.clear,
         f"[{low}, {high}]{points}",
         *[floors] * floored,
         section=f"{row.setting}, {row.against}",
@@ -194,7 +198,7 @@ def _record(row: Difference) -> dict[str, object]:
         "low": low,
         "high": high,
         "std": None if std is None else shown(row.metric, std),
-        "excludes_zero": row.score.clear,
+        "excludes_zero": row.clear,
         "floor": floors[0],
         "floor_against": floors[1],
     }

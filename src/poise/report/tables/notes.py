@@ -18,7 +18,12 @@ from poise.text import counted
 
 FLOOR = (
     "the floor is what perfectly calibrated answers with the same confidences and as many images have on average, by "
-    "chance alone (a line of floors has the largest of the methods). A value near its floor may be noise."
+    "chance alone (a line of floors has the largest of the methods). A value near its floor may be noise, and so may "
+    "a difference as small as that of two floors: bold also takes that difference out."
+)
+P_VALUE = (
+    "* p < 0.05 if every confidence were right (exact test: the number of right answers is then Poisson binomial; of "
+    "several seeds, twice the mean p-value). Averages have no p-value."
 )
 DASHES = "A dash: not run, or the metric has no value there; no average without all datasets."
 
@@ -69,7 +74,8 @@ def _widths(shown: _Shown) -> Iterator[str]:
             half.append(f"{title} ±{printed(metric, width)}")
             if deviations := [score.std for score in scores if score.std is not None]:
                 spread.append(f"{title} {printed(metric, max(deviations))}")
-    intervals = f"95 % confidence intervals over images ({block.board.resamples} bootstrap resamples)"
+    kinds = f"{block.board.resamples} bootstrap resamples; Wilson's for a share under one seed"
+    intervals = f"95 % confidence intervals over images ({kinds})"
     deviations_text = f" Standard deviations over seeds are at most: {', '.join(spread)}." if spread else ""
     yield f"{intervals} reach at most: {', '.join(half)}.{deviations_text}"
 
@@ -77,6 +83,11 @@ def _widths(shown: _Shown) -> Iterator[str]:
 def _floors(shown: _Shown) -> Iterator[str]:
     if floored := [rows.get(metric).title for metric in shown.block.metrics if rows.get(metric).floor]:
         yield f"{', '.join(floored)}: {FLOOR}"
+
+
+def _p_values(shown: _Shown) -> Iterator[str]:
+    if tested := [rows.get(metric).title for metric in shown.block.metrics if rows.get(metric).p_value]:
+        yield f"{', '.join(tested)}: {P_VALUE}"
 
 
 def _gaps(shown: _Shown) -> Iterator[str]:
@@ -145,6 +156,7 @@ _NOTES: Sequence[Callable[[_Shown], Iterable[str]]] = (
     _settings,
     _widths,
     _floors,
+    _p_values,
     _gaps,
     _calibration,
     _left_out,

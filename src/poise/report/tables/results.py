@@ -24,6 +24,7 @@ from poise.report.tables.table import Cell, Line, Table
 
 PUBLISHED = "published"
 DASH = "—"
+LEVEL = 0.05  # p-values below it are marked
 LEGEND = (
     "Bold (or †): the best of our methods and all that are not significantly worse, that is, whose paired difference "
     "from it has a 95 % confidence interval that includes 0. Nothing is marked where that holds for every method."
@@ -107,7 +108,8 @@ def _ours(
     """Return the line of one metric of a method; None if the metric applies to other methods only."""
     if block.lacks(method, metric):
         return None
-    entries = list(zip(block.scores(method, metric), block.floors(method, metric), best, strict=True))
+    columns = block.scores(method, metric), block.floors(method, metric), block.p_values(method, metric), best
+    entries = list(zip(*columns, strict=True))
     cells = [_cell(metric, *entry, intervals=intervals, std=std) for entry in entries]
     numbers = block.records(OURS, method, metric, [_numbers(metric, *entry) for entry in entries])
     return Line((*block.heads(method, metric), *cells), method), list(numbers)
@@ -115,7 +117,7 @@ def _ours(
 
 def _printed_rows(block: TableBlock, method: str, metric: str) -> Iterator[_Part]:
     """Yield the lines in which papers print this metric of a method."""
-    fixed = {**dict.fromkeys(("low", "high", "floor", "std")), "seeds": 3, "best": False}
+    fixed = {**dict.fromkeys(("low", "high", "floor", "p", "std")), "seeds": 3, "best": False}
     for title, values, source in _published(block, method, metric):
         cells = [Cell(DASH if value is None else f"{value:.2f}") for value in values]
         numbers = [None if value is None else {"value": value, **fixed, "source": source} for value in values]
@@ -134,20 +136,31 @@ def _floor_lines(block: TableBlock) -> Iterator[Line]:
 
 
 def _cell(
-    metric: str, score: Estimate | None, floor: Estimate | None, best: bool, *, intervals: bool, std: bool
+    metric: str,
+    score: Estimate | None,
+    floor: Estimate | None,
+    p_value: float | None,
+    best: bool,
+    *,
+    intervals: bool,
+    std: bool,
 ) -> Cell:
-    """Return a number, and beside it in a table with intervals or standard deviations also its floor."""
+    """Return a number, and beside it in a table with intervals or standard deviations also its floor or p-value."""
     if score is None:
         return Cell(DASH)
-    value, low, high = (printed(metric, number) for number in score.interval)
+    value, low, high = (printed(metric, number, "+" * rows.get(metric).signed) for number in score.interval)
+    value += "*" * (p_value is not None and p_value < LEVEL)
     extra = [f"(floor {printed(metric, floor.value)})"] if floor and (intervals or std) else []
+    extra += [f"(p {p_value:.2g})"] if p_value is not None and (intervals or std) else []
     extra += [f"± {printed(metric, score.std)}"] if std and score.std is not None else []
     extra += [f"[{low}, {high}]"] if intervals else []
     return Cell(value, " ".join(extra), best)
 
 
-def _numbers(metric: str, score: Estimate | None, floor: Estimate | None, best: bool) -> dict[str, Any] | None:
-    """Return the numbers behind a cell, always with interval, floor and standard deviation."""
+def _numbers(
+    metric: str, score: Estimate | None, floor: Estimate | None, p_value: float | None, best: bool
+) -> dict[str, Any] | None:
+    """Return the numbers behind a cell, always with interval, floor, p-value and standard deviation."""
     if score is None:
         return None
     value, low, high = (shown(metric, number) for number in score.interval)
@@ -158,6 +171,7 @@ def _numbers(metric: str, score: Estimate | None, floor: Estimate | None, best: 
         "low": low,
         "high": high,
         "floor": least,
+        "p": p_value,
         "std": deviation,
         "seeds": len(score.by_seed),
         "best": best,
