@@ -103,8 +103,8 @@ def warn_of_missing(known: Sequence[str], classes: Iterable[int]) -> None:
     if missing := [repr(label) for at, label in enumerate(known) if at not in found]:
         warnings.warn(
             f"{len(missing)} of {len(known)} labels have no image: {listed(missing)}. In a random sample that is no "
-            "fault: promises hold on average over images drawn like these. Nothing is known about images of these labels by "
-            "themselves. Do not add images to fill the gap",
+            "fault: promises hold on average over images drawn like these. Nothing is known about images of these "
+            "labels by themselves. Do not add images to fill the gap",
             stacklevel=4,
         )
 
