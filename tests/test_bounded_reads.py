@@ -18,8 +18,9 @@ from poise.cli.commands.serve import _token
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.output.sink import finished
+from poise.data.file_patterns import MAX_FILES, expand_braces
 from poise.data.folder import read_class_file
-from poise.data.shards import MAX_SHARDS, expand_braces, find_shards, open_shards, read_samples
+from poise.data.shards import find_shards, open_shards, read_samples
 from poise.data.splits import read_split_file
 from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError, PoiseError
@@ -152,7 +153,7 @@ def test_numbers_of_shards_that_are_none(content: bytes, tmp_path: Path) -> None
 def test_patterns_of_too_many_shards_are_not_expanded(pattern: str) -> None:
     with pytest.raises(InvalidDatasetError):
         expand_braces(pattern)
-    assert len(expand_braces(f"{{1..{MAX_SHARDS}}}")) == MAX_SHARDS
+    assert len(expand_braces(f"{{1..{MAX_FILES}}}")) == MAX_FILES
 
 
 def _shard(path: Path, size: int = 4) -> None:
@@ -180,7 +181,7 @@ def test_damaged_shards_are_one_error(tmp_path: Path) -> None:
             edited[at] = random.integers(256)
         (tmp_path / "1.tar").write_bytes(edited)
         try:
-            for _, _, place in read_samples(tmp_path / "1.tar"):
+            for _, _, place in read_samples(str(tmp_path / "1.tar")):
                 place.load()
         except PoiseError:
             pass

@@ -120,6 +120,12 @@ class InvalidDatasetError(PoiseError, ValueError):
     code = "bad_dataset"
 
 
+class UnreachableError(PoiseError, ConnectionError):
+    """A file of a remote filesystem that can't be read now; another attempt may succeed."""
+
+    code = "unreachable"
+
+
 class RunConflictError(PoiseError, RuntimeError):
     """A run folder with another configuration, or one to which another process is writing."""
 

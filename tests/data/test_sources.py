@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise import data
+from poise.data.file_patterns import expand_braces
 from poise.data.items import Slice
-from poise.data.shards import expand_braces
 from poise.errors import InvalidDatasetError, InvalidOptionError, MissingDependencyError
 from poise.images import read_image
 from tests.data import trees

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from poise.data.edits import tidy
-from poise.data.items import ImageSet, Item
+from poise.data.items import NO_LABEL, ImageSet, Item
 from poise.errors import InvalidDatasetError, MissingDependencyError, reason_of
 
 
@@ -64,6 +65,39 @@ def _column(features: Any, kind: type, spec: str) -> str:
             hint="Exactly one column of images (Image) and one of labels (ClassLabel) is needed.",
         )
     return columns[0]
+
+
+@dataclass(frozen=True)
+class HubShard:
+    """Rows of one split of a dataset."""
+
+    spec: str
+    column: str
+    first: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """The dataset and its first row."""
+        return f"hf:{self.spec}@{self.first}"
+
+    def items(self) -> Iterator[Item]:
+        """Yield an item per row."""
+        for row in range(self.first, self.end):
+            yield Item(str(row), NO_LABEL, HubRow(self.spec, self.column, row))
+
+    def images(self) -> float:
+        """Return the number of rows."""
+        return self.end - self.first
+
+
+def hub_shards(spec: str, per_shard: int) -> list[HubShard]:
+    """Divide the rows of one split of a dataset with an image column."""
+    table = open_table(spec)
+    import datasets
+
+    column, rows = _column(table.features, datasets.Image, spec), len(table)
+    return [HubShard(spec, column, at, min(at + per_shard, rows)) for at in range(0, rows, per_shard)]
 
 
 def open_hub(spec: str) -> ImageSet:

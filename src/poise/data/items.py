@@ -11,6 +11,7 @@ from typing import Protocol
 
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.files import hash_names
+from poise.filesystems import open_input, read_whole
 
 
 class Stored(Protocol):
@@ -20,7 +21,8 @@ class Stored(Protocol):
         """Return the encoded image, or the path of its file."""
 
 
-_LARGEST = 1 << 30  # bytes of a member
+LARGEST = 1 << 30  # bytes of an encoded image
+NO_LABEL = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,12 @@ class Slice:
 
     def load(self) -> bytes:
         """Return the bytes. If the file is too short, an error is raised."""
-        if self.size > _LARGEST:
+        if self.size > LARGEST:
             raise InvalidDatasetError(
                 f"'{self.path}' has a member of {self.size:,} bytes at offset {self.offset}.",
-                hint=f"An image has at most {_LARGEST:,} bytes.",
+                hint=f"An image has at most {LARGEST:,} bytes.",
             )
-        with open(self.path, "rb") as file:
+        with open_input(self.path) as file:
             file.seek(self.offset)
             data = file.read(self.size)
         if len(data) != self.size:
@@ -50,11 +52,33 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Remote:
+    """A file of a remote filesystem."""
+
+    address: str
+
+    def load(self) -> bytes:
+        """Return its bytes."""
+        return read_whole(self.address, LARGEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An encoded image that was read from its container already."""
+
+    content: bytes
+
+    def load(self) -> bytes:
+        """Return the bytes."""
+        return self.content
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
-    """One labelled image. Items are small, and picklable so that other processes can read them."""
+    """One image, labelled if it is of a dataset. Items are picklable so that other processes can read them."""
 
     id: str  # the same on every machine: the path within the dataset
-    label: int
+    label: int  # or `NO_LABEL`
     read: str | Stored  # the path of a file, or the location in a container
 
     def source(self) -> Path | bytes:

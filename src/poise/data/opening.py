@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise.data.catalog import DatasetRow, Protocol, datasets
+from poise.data.file_patterns import find_files
 from poise.data.folder import open_folder
-from poise.data.hub_datasets import open_hub
+from poise.data.hub_datasets import hub_shards, open_hub
 from poise.data.items import ImageSet, Item, draw_shots
 from poise.data.locations import check_root
-from poise.data.shards import open_shards
+from poise.data.shards import find_shards, open_shards
+from poise.data.sources import PER_SHARD, Shard, TarShard, file_shards, item_shards, list_shards
 from poise.data.splits import SPLITS, open_split, open_variants
+from poise.data.tables import ParquetShard
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
 from poise.files import hash_names
+from poise.images.find import find_images
+from poise.images.samples import sample_images
 from poise.registry import Registry
 from poise.text import as_utf8, counted
 
@@ -25,11 +31,19 @@ Reader = Callable[[DatasetRow, Path, str], tuple[tuple[str, ...], list[Item], st
 
 @dataclass(frozen=True)
 class Scheme:
-    """A kind of images that need no row: ``SCHEME:PATH``."""
+    """A kind of images that need no row: ``SCHEME:PATH``.
 
-    form: str  # an example of a name
+    Attributes:
+        form: an example of a name.
+        about: what it is.
+        open: returns the labelled images; called with what follows the colon. None if they have no labels.
+        shards: returns the images without their labels, to be read in parts; None for the items of ``open``.
+    """
+
+    form: str
     about: str
-    open: Callable[[str], ImageSet]  # called with what follows the colon
+    open: Callable[[str], ImageSet] | None
+    shards: Callable[[str], Sequence[Shard]] | None = None
 
 
 readers: Registry[Reader] = Registry("reader of datasets")
@@ -38,8 +52,26 @@ readers.add("variants")(open_variants)  # Aircraft's text files
 readers.add("wnids")(open_wnids)  # a folder per ImageNet class
 schemes: Registry[Scheme] = Registry("scheme of datasets")
 schemes.add("folder")(Scheme("folder:/path", "one folder per class", open_folder))
-schemes.add("wds")(Scheme("wds:/path/{000..012}.tar", "a webdataset", open_shards))
-schemes.add("hf")(Scheme("hf:org/name:split", "a Hugging Face dataset", open_hub))
+schemes.add("wds")(
+    Scheme(
+        "wds:/path/{000..012}.tar",
+        "a webdataset",
+        open_shards,
+        lambda pattern: [TarShard(path) for path in find_shards(pattern)],
+    )
+)
+schemes.add("hf")(
+    Scheme("hf:org/name:split", "a Hugging Face dataset", open_hub, lambda spec: hub_shards(spec, PER_SHARD))
+)
+schemes.add("parquet")(
+    Scheme(
+        "parquet:/path/{000..012}.parquet",
+        "tables with a column of encoded images, or of paths",
+        None,
+        lambda pattern: [ParquetShard(path) for path in find_files(pattern, ".parquet", "parquet")],
+    )
+)
+schemes.add("list")(Scheme("list:/path/images.txt", "a text file with one path per line", None, list_shards))
 
 
 def has_scheme(name: str) -> bool:
@@ -88,7 +120,11 @@ def _open(
         if split != "test":
             raise InvalidOptionError(f"'{name}' has no split '{split}'.", hint="Name the other folder.")
         scheme, _, path = name.partition(":")
-        images = schemes.get(scheme).open(path)
+        opened = schemes.get(scheme).open
+        if opened is None:
+            hint = f"Known with labels: {', '.join(known for known in schemes if schemes.get(known).open)}."
+            raise InvalidDatasetError(f"'{name}' has no labels.", hint=hint)
+        images = opened(path)
         return images if shots is None else replace(images, items=tuple(draw_shots(images.items, shots, seed)))
     if name not in datasets:
         raise UnknownNameError.of("dataset", name, [*datasets, *(f"{known}:..." for known in schemes)])
@@ -108,6 +144,28 @@ def _open(
         folder=str(folder),
         layout=layout,
     )
+
+
+def open_images(sources: Sequence[str]) -> list[Shard]:
+    """Return the shards of images whose labels nobody asks for.
+
+    Args:
+        sources: each a scheme and what it opens (`schemes`), or files, a folder or a glob pattern; "samples" for the
+            example images.
+    """
+    found: list[Shard] = []
+    files: list[Path] = []
+    for source in sources:
+        scheme, _, path = source.partition(":")
+        if not has_scheme(source) or os.path.exists(source):
+            files += sample_images() if source == "samples" else find_images([source])
+            continue
+        row = schemes.get(scheme)
+        try:
+            found += row.shards(path) if row.shards else item_shards(source, open_dataset(source).items)
+        except OSError as error:
+            raise InvalidDatasetError(f"'{source}' can't be read: {reason_of(error)}.", hint="Check it.") from error
+    return [*file_shards(files), *found]
 
 
 def _as_utf8(images: ImageSet) -> ImageSet:

@@ -6,94 +6,49 @@ standard library and never unpacked, so the names of their members cannot refer 
 
 from __future__ import annotations
 
-import glob
-import itertools
-import math
 import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from poise.data.edits import tidy
+from poise.data.file_patterns import MAX_FILES, check_files, find_files
 from poise.data.items import ImageSet, Item, Slice
+from poise.data.tars import SUFFIXES, members
 from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError, reason_of
+from poise.filesystems import open_input
 from poise.text import counted
 
-MAX_SHARDS = 100_000
-SUFFIXES = frozenset(("jpg", "jpeg", "png", "webp"))
 
-
-def expand_braces(pattern: str) -> list[str]:
-    """Return all names that a pattern with ``{000..012}`` or ``{a,b}`` describes.
-
-    >>> expand_braces("x-{08..10}.tar")
-    ['x-08.tar', 'x-09.tar', 'x-10.tar']
-    """
-    pieces = re.split(r"\{([^{}]*)\}", pattern)
-    choices = [_choices(piece, pattern) if i % 2 else [piece] for i, piece in enumerate(pieces)]
-    if math.prod(map(len, choices)) > MAX_SHARDS:
-        raise InvalidDatasetError(
-            f"'{pattern[:200]}' describes more than {MAX_SHARDS:,} names.", hint="Use fewer braces or shorter ranges."
-        )
-    return ["".join(parts) for parts in itertools.product(*choices)]
-
-
-def _choices(inside: str, pattern: str) -> list[str]:
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", inside, re.ASCII)
-    if span is None:
-        return inside.split(",")
-    first, last = span.groups()
-    if len(inside) > 20 or not 0 <= int(last) - int(first) < MAX_SHARDS:
-        raise InvalidDatasetError(
-            f"The range {{{inside[:40]}}} in '{pattern[:200]}' is empty or too long.", hint="Write {first..last}."
-        )
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-
-
-def find_shards(pattern: str) -> list[Path]:
+def find_shards(pattern: str) -> list[str]:
     """Return the shard files of a pattern with braces, a glob, or a folder in CLIP_benchmark's layout."""
     folder = Path(pattern).expanduser()
-    if folder.is_dir():
-        inner = folder / "test" if (folder / "test").is_dir() else folder
-        shards = sorted(inner.glob("*.tar"))
-        if (inner / "nshards.txt").is_file():
-            shards = [inner / f"{number}.tar" for number in range(_count(inner / "nshards.txt"))]
-    elif "*" in pattern:
-        shards = [Path(name) for name in sorted(glob.glob(str(folder)))]
-    else:
-        shards = [Path(name).expanduser() for name in expand_braces(pattern)]
-    missing = [shard for shard in shards if not shard.is_file()]
-    if missing or not shards:
-        example = f"{len(missing)} of {len(shards)} shards are missing, e.g. '{missing[0]}'" if missing else ""
-        raise InvalidDatasetError(
-            f"Shards 'wds:{pattern}': {example or 'there are none'}.",
-            hint="Use wds:/path/{000..012}.tar or a folder of shards.",
-        )
-    return shards
+    inner = folder / "test" if (folder / "test").is_dir() else folder
+    if (inner / "nshards.txt").is_file():
+        numbered = [str(inner / f"{number}.tar") for number in range(_count(inner / "nshards.txt"))]
+        return check_files(numbered, f"wds:{pattern}")
+    return find_files(str(inner) if folder.is_dir() else pattern, ".tar", "wds")
 
 
 def _count(file: Path) -> int:
     text = "".join(read_lines(file))
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) > MAX_SHARDS:
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) > MAX_FILES:
         raise InvalidDatasetError(
-            f"'{file}' contains '{text[:40]}'.", hint=f"It is the number of shards, from 0 to {MAX_SHARDS:,}."
+            f"'{file}' contains '{text[:40]}'.", hint=f"It is the number of shards, from 0 to {MAX_FILES:,}."
         )
     return int(text)
 
 
-def read_samples(shard: Path) -> Iterator[tuple[str, int, Slice]]:
+def read_samples(shard: str) -> Iterator[tuple[str, int, Slice]]:
     """Yield key, label and location of every image of a shard, in its order."""
     images: dict[str, Slice] = {}
     labels: dict[str, int] = {}
     try:
-        with tarfile.open(shard, "r:") as tar:
-            for member in tar:
-                key, _, kind = member.name.rpartition(".")
-                if not member.isreg() or not key:
-                    continue
-                location = Slice(str(shard), member.offset_data, member.size)
-                if kind.lower() in SUFFIXES:
+        with open_input(shard) as file:
+            for key, kind, member in members(file):
+                location = Slice(shard, member.offset_data, member.size)
+                if kind in SUFFIXES:
                     images[key] = location
                 elif kind == "cls":
                     labels[key] = _label(location, key)
@@ -124,7 +79,7 @@ def _label(location: Slice, key: str) -> int:
 
 def open_shards(pattern: str) -> ImageSet:
     """Open shards. Class names are read from ``classnames.txt`` in their folder or its parent."""
-    shards = find_shards(pattern)
+    shards = [Path(shard) for shard in find_shards(pattern)]
     folder = shards[0].parent
     candidates = [parent / "classnames.txt" for parent in (folder, folder.parent)]
     class_file = next((file for file in candidates if file.is_file()), None)
@@ -136,7 +91,7 @@ def open_shards(pattern: str) -> ImageSet:
     items = [
         Item(id=f"{shard.stem}/{key}", label=label, read=location)
         for shard in shards
-        for key, label, location in read_samples(shard)
+        for key, label, location in read_samples(str(shard))
     ]
     beyond = next((item for item in items if item.label >= len(classes)), None)
     if beyond is not None or not items:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -28,8 +29,10 @@ from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
 from poise.progress import watched
+from poise.results import Failure
 
 if TYPE_CHECKING:
+    from poise.data.sources import Shard
     from poise.inference.classifier import Classifier
     from poise.inference.ray_classifier import ClusterClassifier
 
@@ -46,7 +49,11 @@ def classify(
     *,
     ctx: typer.Context,
     images: Annotated[
-        list[str], typer.Argument(help="Image files, folders or glob patterns; 'samples' for five example images.")
+        list[str],
+        typer.Argument(
+            help="Image files, folders or glob patterns; wds:SHARDS.tar, parquet:TABLES, list:FILE or hf:NAME; "
+            "'samples' for five example images."
+        ),
     ],
     labels: Labels = None,
     labels_file: LabelsFile = None,
@@ -81,15 +88,19 @@ def classify(
     known = options["calibration"] is not None or options["model"].startswith("onnx:")  # whether a file has labels
     if not known or labels is not None or labels_file is not None:
         names = labels_from(labels, labels_file)
-    paths = _paths(images)
     from poise import methods
+    from poise.data.opening import open_images
+    from poise.data.sources import are_files, read_shard
+    from poise.loading.sources import name_of
+
+    shards = open_images(images)
 
     options = stored_options(ctx, {**options, "method": methods.expand(options["method"])}, names)
-    options["views"] = _chosen_views(options, paths, quiet)
+    options["views"] = _chosen_views(options, shards, quiet)
     chosen = list(options["method"])
     sorting = None
     if sort_into is not None:
-        sorted_images.check_sorting(chosen)
+        sorted_images.check_sorting(chosen, files=are_files(shards))
         sorting = sorted_images.SortedImages(sort_into, options["labels"], links=links)
     classifier = _classifier(options, engine, address, actors)
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
@@ -99,16 +110,19 @@ def classify(
             rows = row_settings.settings(options, classifier, top_k=top_k, threshold=threshold, details=details)
             row_settings.begin(out, rows, resume=resume)
         finished = sink.finished(out, chosen) if resume else frozenset()
-        paths = [path for path in paths if str(path) not in finished]
-        if engine is EngineName.local and (note := cost_note(classifier, len(paths))):
+        total = _count(shards, finished)
+        if engine is EngineName.local and (note := cost_note(classifier, total)):
             remark(note, quiet=quiet)
-        outcomes = watched(classifier.each(paths, details=details), len(paths), quiet=quiet)
+        items: Any = (item for shard in shards for item in read_shard(shard) if name_of(item) not in finished)
+        if engine is EngineName.ray:
+            items = [Path(item.source) if isinstance(item, Failure) else Path(str(item.read)) for item in items]
+        outcomes = watched(classifier.each(items, details=details), total, quiet=quiet)
         if options["calibration"] is not None:
             valid = StillValid(options["calibration"], chosen[0])
             held.callback(valid.say, verbose=verbose)  # last, also where images failed
             outcomes = valid.passed_on(outcomes)
         rows_go_to = sink.Sink(output.value, columns, out, append=resume, sorting=sorting)
-        sink.write_rows(outcomes, len(paths), rows_go_to, quiet=quiet)
+        sink.write_rows(outcomes, total, rows_go_to, quiet=quiet)
 
 
 def _check_together(options: dict[str, Any]) -> None:
@@ -123,17 +137,27 @@ def _check_together(options: dict[str, Any]) -> None:
         raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
 
 
-def _chosen_views(options: dict[str, Any], paths: list[Path], quiet: bool) -> int:
+def _count(shards: Sequence[Shard], finished: Container[str]) -> int:
+    """Return the number of images that are left, as far as it is known before they are read."""
+    from poise.data.sources import are_files
+
+    if finished and are_files(shards):
+        return sum(item.id not in finished for shard in shards for item in shard.items())
+    return int(sum(shard.images() or 0 for shard in shards))
+
+
+def _chosen_views(options: dict[str, Any], shards: Sequence[Shard], quiet: bool) -> int:
     """Return the number of views; "auto" without a calibration is decided on the images themselves."""
     views = options["views"]
     if views == "auto" and options.get("calibration") is not None:
         return int(options["calibration"].conditions.views)
     if views != "auto":
         return int(views)
-    from poise.inference.auto_views import FULL, choose_views
+    from poise.data.sources import sample
+    from poise.inference.auto_views import FULL, MOST, choose_views
     from poise.inference.classifier import Classifier
 
-    choice = choose_views(Classifier(**{**options, "views": FULL}), paths)
+    choice = choose_views(Classifier(**{**options, "views": FULL}), sample(shards, MOST))
     remark(f"--views auto: {choice.reason}", quiet=quiet)
     return choice.views
 
@@ -148,13 +172,3 @@ def _classifier(
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)
-
-
-def _paths(images: list[str]) -> list[Path]:
-    from poise.images import find_images
-    from poise.images.samples import sample_images
-
-    paths: list[Path] = []
-    for image in images:
-        paths += sample_images() if image == "samples" else find_images([image])
-    return paths

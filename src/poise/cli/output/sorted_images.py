@@ -69,10 +69,12 @@ class SortedImages:
             return os.path.exists(place) and filecmp.cmp(source, place, shallow=False)
 
 
-def check_sorting(methods: Sequence[str]) -> None:
-    """Raise an error unless there is one answer per image."""
+def check_sorting(methods: Sequence[str], *, files: bool) -> None:
+    """Raise an error unless there is one answer per image, and images are files."""
     if len(methods) > 1:
         raise InvalidOptionError(
             f"--sort-into needs one answer per image, and there are {len(methods)} methods.",
             hint="Give one --method.",
         )
+    if not files:
+        raise InvalidOptionError("--sort-into copies files, and these images are in containers.", hint="Unpack them.")
