@@ -13,35 +13,39 @@ import pytest
 from scipy import stats
 
 from poise.calibration import certify
-from poise.calibration.certify import ROUNDING, first_rank, upper_bound
+from poise.calibration.certify import ROUNDING, starts, upper_bound
 
 DELTA = 0.2
 
 
 def failure(weights: np.ndarray, errors: np.ndarray, images: int, max_error: float) -> float:
     """Return the probability that the certified threshold has a higher error rate than promised."""
-    start, table = first_rank(images, max_error, DELTA), stats.binom
-    passes = np.zeros((images + 1, images + 1), dtype=bool)
-    for n in range(1, images + 1):
-        passes[n, : n + 1] = upper_bound(np.arange(n + 1), np.full(n + 1, n), DELTA) <= max_error + ROUNDING
+    sequences, table = starts(images, max_error, DELTA), stats.binom
+    passes = np.zeros((len(sequences), images + 1, images + 1), dtype=bool)
+    for at, (_, delta) in enumerate(sequences):
+        for n in range(1, images + 1):
+            passes[at, n, : n + 1] = upper_bound(np.arange(n + 1), np.full(n + 1, n), delta) <= max_error + ROUNDING
     wrong = np.cumsum(weights * errors) / np.cumsum(weights) > max_error + 1e-12
-    states = {(0, 0, "searching", -1): 1.0}  # answered, errors, phase, the last level that passed
+    # answered, errors, which sequences have not ended, the last level that passed
+    states = {(0, 0, (True,) * len(sequences), -1): 1.0}
     for level, (weight, error) in enumerate(zip(weights, errors, strict=True)):
         left = float(weights[level:].sum())
-        following: dict[tuple[int, int, str, int], float] = defaultdict(float)
-        for (answered, found, phase, last), chance in states.items():
+        following: dict[tuple[int, int, tuple[bool, ...], int], float] = defaultdict(float)
+        for (answered, found, running, last), chance in states.items():
             rest = images - answered
             drawn = table.pmf(np.arange(rest + 1), rest, min(1.0, weight / left))
             for more in range(rest + 1):
-                if more == 0 or phase == "ended":  # a level without images is not a threshold
-                    following[answered + more, found, phase, last] += chance * drawn[more]
+                if more == 0 or not any(running):  # a level without images is not a threshold
+                    following[answered + more, found, running, last] += chance * drawn[more]
                     continue
                 for bad, part in enumerate(table.pmf(np.arange(more + 1), more, error)):
-                    state = (answered + more, found + bad, phase, last)
-                    if state[0] >= start:
-                        good = passes[state[0], state[1]]
-                        state = (*state[:2], "passing", level) if good else (*state[:2], "ended", last)
-                    following[state] += chance * drawn[more] * part
+                    now = answered + more, found + bad
+                    begun = [now[0] >= start for start, _ in sequences]
+                    going = tuple(
+                        on and (not begun[at] or bool(passes[at, now[0], now[1]])) for at, on in enumerate(running)
+                    )
+                    passed = any(on and begun[at] for at, on in enumerate(going))
+                    following[(*now, going, level if passed else last)] += chance * drawn[more] * part
         states = following
     return sum(chance for (*_, last), chance in states.items() if last >= 0 and wrong[last])
 
@@ -58,7 +62,7 @@ def test_the_probability_equals_a_simulation() -> None:
     assert abs(failed / 1500 - expected) < 4 * np.sqrt(expected * (1 - expected) / 1500) + 1e-3
 
 
-@pytest.mark.parametrize(("images", "max_error", "levels"), [(8, 0.4, 2), (12, 0.5, 2), (8, 0.4, 3)])
+@pytest.mark.parametrize(("images", "max_error", "levels"), [(8, 0.4, 2), (12, 0.5, 2), (8, 0.4, 3), (10, 0.5, 3)])
 def test_no_distribution_exceeds_delta(images: int, max_error: float, levels: int) -> None:
     generator = np.random.default_rng(levels)
     best, where = 0.0, (np.full(levels, 1 / levels), np.full(levels, max_error + 1e-6))

@@ -2,8 +2,13 @@
 
 Thresholds are tested from high to low. At each one, the exact binomial (Clopper-Pearson) upper bound of the error rate
 among the answered images must not exceed the target; the first failure ends the sequence, so no correction for multiple
-tests is needed. The sequence starts where a fixed number of images is answered (`first_rank`): a quarter of them,
-rounded down to a number at which one more error is allowed, and no fewer than a test without errors needs.
+tests is needed. A sequence starts where a fixed number of images is answered (`first_rank`): a share of them, rounded
+down to a number at which one more error is allowed, and no fewer than a test without errors needs.
+
+There are two sequences (`STARTS`), which share delta: one from a quarter of the images, and one from four fifths, for
+models whose answers are nearly all right, where one error among the first images would end the first sequence. Where
+there are too few images for the second, the first has all of delta. The shares were chosen on simulated worlds
+(benchmarks/certificate_starts.py).
 
 The certificate holds for images that are drawn like the calibration images, with probability 1 - delta over the draw
 of the calibration images. Nothing is assumed about how errors depend on the confidence (docs/calibration.md: proof).
@@ -22,6 +27,7 @@ from poise.calibration.levels import exact_level
 from poise.errors import InvalidOptionError
 from poise.metrics.sample import Floats, checked_count, checked_top
 
+STARTS = ((0.9, 0.25), (0.1, 0.8))  # share of delta of each sequence, and share of the images at its first test
 ROUNDING = 1e-12  # a bound above the target by less than this is equal to it in exact arithmetic
 
 
@@ -33,7 +39,8 @@ class Certificate:
         threshold: answer where the confidence is at least this; None if no threshold can be certified.
         answered: calibration images with at least this confidence.
         errors: wrong ones among them.
-        bound: upper bound of the error rate among answered images; 1 without a threshold.
+        bound: upper bound of the error rate among answered images, at the share of delta of the sequence that gave the
+            threshold; 1 without a threshold.
         max_error: the error rate that was asked for.
         delta: probability, over the draw of the calibration images, that the error rate exceeds ``max_error``.
         images: number of calibration images.
@@ -82,24 +89,42 @@ def images_for_error(max_error: float, delta: float = 0.05) -> int:
     return next(n for n in range(max(1, guess - 1), guess + 2) if right**n <= limit)
 
 
-def first_rank(images: int, max_error: float, delta: float = 0.05) -> int:
-    """Number of answered images at which the sequence of `certify` starts, which depends on the number of images only.
+def first_rank(images: int, max_error: float, delta: float = 0.05, share: float = STARTS[0][1]) -> int:
+    """Number of answered images at which a sequence of `certify` starts, which depends on the number of images only.
 
     Args:
         images: number of calibration images.
         max_error: accepted error rate among answered images, in (0, 1).
-        delta: accepted probability that the certificate is wrong, in (0, 1).
+        delta: accepted probability that the sequence gives a wrong certificate, in (0, 1).
+        share: of the images that are answered at most.
 
     >>> first_rank(100, 0.1), first_rank(200, 0.1), first_rank(300, 0.1)
     (29, 46, 61)
     """
-    needed, limit = images_for_error(max_error, delta), images // 4
+    needed, limit = images_for_error(max_error, delta), math.floor(share * images + ROUNDING)
     if limit <= needed:
         return needed
     errors = np.flatnonzero(upper_bound(np.arange(limit), np.full(limit, limit), delta) <= max_error + ROUNDING)[-1]
     ranks = np.arange(errors + 1, limit + 1)
     passes = upper_bound(np.full(len(ranks), errors), ranks, delta) <= max_error + ROUNDING
     return int(ranks[passes.argmax()])
+
+
+def starts(images: int, max_error: float, delta: float = 0.05) -> list[tuple[int, float]]:
+    """First number of answered images, and share of delta, of each sequence of `certify`.
+
+    Args:
+        images: number of calibration images.
+        max_error: accepted error rate among answered images, in (0, 1).
+        delta: accepted probability that the certificate is wrong, in (0, 1).
+
+    >>> starts(100, 0.05), starts(200, 0.05)
+    ([(59, 0.05)], [(61, 0.045), (146, 0.005)])
+    """
+    parts = [(round(part * delta, 15), share) for part, share in STARTS]
+    if any(share * images < images_for_error(max_error, part) for part, share in parts[1:]):
+        parts = [(delta, STARTS[0][1])]
+    return [(first_rank(images, max_error, part, share), part) for part, share in parts]
 
 
 def certify(
@@ -112,7 +137,8 @@ def certify(
         correct: whether each prediction is correct [N].
         max_error: accepted error rate among answered images, in (0, 1).
         delta: accepted probability that the certificate is wrong, in (0, 1).
-        start: number of answered images at the first test, fixed before looking at ``correct``; None = `first_rank`.
+        start: number of answered images at the first test of a single sequence, fixed before looking at ``correct``;
+            None for the sequences of `starts`.
 
     Images of equal confidence are answered together.
 
@@ -121,21 +147,29 @@ def certify(
     """
     images = int(np.size(confidence))
     nothing = Certificate(None, 0, 0, 1.0, max_error, delta, images)
-    rank = first_rank(images, max_error, delta) if start is None else checked_count("start", start)
     exact_level("max_error", max_error)
     exact_level("delta", delta)
+    sequences = starts(images, max_error, delta) if start is None else [(checked_count("start", start), delta)]
     if images == 0 and np.size(correct) == 0:
         return nothing
     values, hits = checked_top(confidence, correct)
     levels, group = np.unique(-values, return_inverse=True)  # from high to low
     answered = np.cumsum(np.bincount(group))
     errors = np.cumsum(np.bincount(group, weights=~hits)).astype(np.int64)
-    bounds = upper_bound(errors, answered, delta)
-    failed = np.append(bounds > max_error + ROUNDING, True)
-    first = int(np.searchsorted(answered, rank))
-    if failed[first]:
-        return nothing
-    last = first + int(failed[first:].argmax()) - 1
-    return Certificate(
-        float(-levels[last]), int(answered[last]), int(errors[last]), float(bounds[last]), max_error, delta, len(values)
-    )
+    found = nothing
+    for rank, part in sequences:
+        bounds = upper_bound(errors, answered, part)
+        failed = np.append(bounds > max_error + ROUNDING, True)
+        first = int(np.searchsorted(answered, rank))
+        last = first + int(failed[first:].argmax()) - 1
+        if last >= first and answered[last] > found.answered:
+            found = Certificate(
+                float(-levels[last]),
+                int(answered[last]),
+                int(errors[last]),
+                float(bounds[last]),
+                max_error,
+                delta,
+                images,
+            )
+    return found
