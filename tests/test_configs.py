@@ -11,16 +11,20 @@ from typer.testing import CliRunner
 from poise import methods
 from poise.backbones import load_model
 from poise.cli.app import app
+from poise.cli.commands.reproduce import TABLES as TABLE_COMMANDS
 from poise.data import catalog
 from poise.evaluate.config import RunConfig, build, read
-from poise.evaluate.resolve import check_init, init_kind, make_methods
+from poise.evaluate.resolve import check_init, init_kind, is_ordered, make_methods
 from poise.inits import maple
 from poise.prompts.files import Facts, StoredPrompt, save
 from poise.report.published import paper as published
+from poise.report.published.peers import PEER_LAYOUTS
+from poise.report.tables.block import LAYOUTS
+from poise.reproduce.plans import plan
 from poise.tuning.frameworks import frameworks
 
 FOLDER = Path(__file__).parent.parent / "configs"
-TABLES = sorted(FOLDER.glob("*.toml"))
+TABLES = sorted(file for file in FOLDER.glob("*.toml") if file.stem in published.LAYOUTS)
 ROWS = sorted(FOLDER.glob("*/*.toml"))
 FILES = [*TABLES, *ROWS]
 SHIFTS = ("imagenet-a", "imagenet-v2", "imagenet-r", "imagenet-sketch")
@@ -63,6 +67,22 @@ def test_the_rows_of_a_table_are_that_table() -> None:
             theirs = whole[kind].hashed() | {"methods": list(config.methods)}
             assert config.hashed() == theirs, name_of(file)
         assert methods_of == {kind: set(config.methods) for kind, config in whole.items()}
+
+
+@pytest.mark.parametrize("table", PEER_LAYOUTS)
+def test_the_tables_of_peers_have_all_their_methods(table) -> None:
+    runs = configs_of(FOLDER / f"{table}.toml")
+    assert sorted(name for config in runs for name in config.methods) == sorted(PEER_LAYOUTS[table].methods)
+    assert {config.datasets for config in runs} == {PEER_LAYOUTS[table].datasets}
+    assert [is_ordered(config, check_init(config)) for config in runs] == [False, True]
+
+
+def test_each_table_can_be_reproduced() -> None:
+    assert set(TABLE_COMMANDS) == set(LAYOUTS)
+    for name in LAYOUTS:
+        chosen = plan(name, {"datasets": LAYOUTS[name].datasets[:1]}, quick=True)
+        assert {(config.limit, config.datasets) for config in chosen.runs} == {(200, LAYOUTS[name].datasets[:1])}
+        assert all(config.run_id.endswith("-quick") for config in chosen.runs)
 
 
 def test_names_are_unique() -> None:

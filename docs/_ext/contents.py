@@ -45,7 +45,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
     "Methods": ("methods/index", [*_METHODS, "peers", "streams", "frameworks", "choices"]),
     "Results": (
         "results",
-        ["reproduce", "metrics", "sensitivity", "step", "speed", "pocket", "project/model_card", "models"],
+        ["reproduce", "board", "metrics", "sensitivity", "step", "speed", "pocket", "project/model_card", "models"],
     ),
     "Reference": ("api/index", ["reference/commands", "reference/configuration", "api/poise", "api/*"]),
     "Project": ("architecture", ["promises", "*", "project/*"]),  # and whatever no other section has

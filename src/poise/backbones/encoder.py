@@ -187,16 +187,25 @@ class Encoder:
         """Return a hash of the weights, preprocessing, tokenizer, scale and bias (`poise.backbones.fingerprint`)."""
         return self._fingerprint
 
+    @cached_property
+    def weights_sha256(self) -> str:
+        """A hash of the weights alone, as they are in the checkpoint."""
+        return self._weights.exact or fingerprint.hash_weights(self._weights.tensors())
+
+    @property
+    def quick_gelu(self) -> bool:
+        """Whether the towers compute QuickGELU, which OpenAI's weights were trained with, instead of GELU."""
+        return "QuickGELU" in self._weights.structure
+
     def earlier_fingerprint(self) -> str:
         """Return the hash that earlier versions stored."""
         return self._earlier_fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        weights = self._weights.exact or fingerprint.hash_weights(self._weights.tensors())
         # In bfloat16, answers differ by more than rounding, as in float8 and with OpenVINO's bfloat16.
         structure = f"{self._weights.structure}{' bfloat16' * (self.dtype == torch.bfloat16)}"
-        return fingerprint.compute(self, weights, self._text.vocabulary(), structure)
+        return fingerprint.compute(self, self.weights_sha256, self._text.vocabulary(), structure)
 
     @cached_property
     def _earlier_fingerprint(self) -> str:

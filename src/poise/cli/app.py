@@ -21,6 +21,7 @@ from poise.cli.commands.fit import convert_app
 from poise.cli.commands.listing import list_names
 from poise.cli.commands.models import app as models_app
 from poise.cli.commands.monitor import monitor
+from poise.cli.commands.reproduce import app as reproduce_app
 from poise.cli.commands.serve import serve
 from poise.cli.exit_codes import USAGE, WRITE_FAILED
 from poise.cli.output.verbose import remark
@@ -47,6 +48,7 @@ app.add_typer(export_app, name="export")
 app.add_typer(fit_app, name="fit")
 app.add_typer(convert_app, name="convert")
 app.add_typer(models_app, name="models")
+app.add_typer(reproduce_app, name="reproduce")
 
 
 def _print_version(asked: bool) -> None:
