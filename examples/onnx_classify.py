@@ -37,4 +37,6 @@ for path in sys.argv[2:]:
         row["set"] = [label for label, inside in zip(facts["labels"], answer["in_set"][0], strict=True) if inside]
     if "answered" in answer:  # at most the share facts["max_error"] of the answers is wrong
         row["decision"] = "answer" if answer["answered"][0] else "abstain"
+    if "node" in answer:  # of the labels' tree: the most specific one that is sure enough
+        row["node"] = facts["nodes"][answer["node"][0]] if answer["node"][0] >= 0 else None
     print(json.dumps(row, ensure_ascii=False))

@@ -132,7 +132,7 @@ def test_the_keywords_of_the_classifier_are_the_options() -> None:
 def test_calls_of_the_client_show_the_options_of_a_request() -> None:
     names = {row.about.request for row in request_rows()}
     assert names == {
-        *("labels", "methods", "template", "views", "seed", "coverage", "max_error"),
+        *("labels", "parents", "methods", "template", "views", "seed", "coverage", "max_error"),
         *("details", "deadline", "uncalibrated"),
     }
     for kind in (Client, AsyncClient):

@@ -26,6 +26,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
         "guides/index",
         [
             "guides/own_labels",
+            "labels",
             "guides/own_model",
             "calibration",
             "unknown",

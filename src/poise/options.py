@@ -56,6 +56,13 @@ class AnswerOptions:
     """What answers depend on beside the image and the method; a calibration is valid under the same ones only."""
 
     labels: tuple[str, ...] = option((), "Class names.", commands=(), request="labels")
+    parents: tuple[str, ...] = option(
+        (),
+        "Paths from the root of a tree to each label, such as 'animal > cat > tabby cat'; the answer may be a node.",
+        commands=(),
+        request="parents",
+        later=True,
+    )
     model: str = option(DEFAULT_MODEL, "Model (see `poise list models`).")
     template: str | None = option(None, "Prompt with {} for the label.", shown="a photo of a {}.", request="template")
     context: str = option("auto", "Which words of the template are tuned.", commands=(), views=True)

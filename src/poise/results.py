@@ -101,6 +101,14 @@ class Result:
     prediction_set: tuple[str, ...] | None = None
     """Labels, most probable first, that contain the correct one for the share of images that was asked for as
     ``coverage``; otherwise None."""
+    nodes: dict[str, float] | None = None
+    """Probabilities of the tree's inner nodes, most probable first; None without a tree."""
+    path: tuple[str, ...] | None = None
+    """From below the root to a label, always to the most probable child; None without a tree."""
+    node: str | None = None
+    """The last node of the path that reaches the threshold: the answer, if there is a tree and a decision to answer."""
+    depth: int | None = None
+    """How many nodes of the path the answer has; 0 if none is answered, None without a tree or decision."""
     decision: Literal["answer", "abstain"] | None = None
     """"answer" or "abstain", if ``max_error`` was given; otherwise None."""
     threshold: float | None = None
@@ -163,7 +171,7 @@ class Result:
         if self.prediction_set is not None:
             facts.append("{" + ", ".join(self.prediction_set) + "}")
         if self.decision is not None:
-            facts.append(self.decision)
+            facts.append(self.decision if self.node is None else f"{self.decision}: {self.node}")
         return facts
 
     def _repr_html_(self) -> str:
@@ -201,7 +209,7 @@ class Failure:
 
 COLUMNS = (  # of CSV files and data frames, before the error and the probabilities
     *("source", "method", "label", "confidence", "margin", "entropy", "match", "raw_confidence", "rejected"),
-    *("fallback", "prediction_set", "decision", "threshold"),
+    *("fallback", "prediction_set", "node", "depth", "decision", "threshold"),
 )
 
 

@@ -22,12 +22,12 @@ from poise.calibration import (
     fit_calibrator,
     held_out,
 )
-from poise.calibration.assess import AFTER, BEFORE, _mean, recommend
+from poise.calibration.assess import AFTER, BEFORE, recommend
 from poise.calibration.conformal import scores
 from poise.calibration.stored import _checksum
 from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
-from poise.metrics.bootstrap import Estimate, Interval
+from poise.metrics.bootstrap import Estimate, Interval, mean_interval
 from poise.metrics.shares import wilson_interval
 
 CONDITIONS = Conditions(
@@ -85,13 +85,13 @@ def test_a_threshold_may_fail_with_probability_five_percent_by_default() -> None
 
 
 def test_time_per_image_is_a_mean_with_an_interval() -> None:
-    found = _mean([0.1, 0.2, 0.6])
+    found = mean_interval([0.1, 0.2, 0.6])
     assert found.value == pytest.approx(0.3)
     assert 0.1 <= found.low < found.value < found.high <= 0.6
-    many = _mean([0.0, 1.0] * 200)  # the mean of 400 fair coins: 0.5 with a standard error of 0.025
+    many = mean_interval([0.0, 1.0] * 200)  # the mean of 400 fair coins: 0.5 with a standard error of 0.025
     assert many.low == pytest.approx(0.5 - 1.96 * 0.025, abs=0.008)
     assert many.high == pytest.approx(0.5 + 1.96 * 0.025, abs=0.008)
-    assert _mean([0.25]) == Interval(0.25, 0.25, 0.25)
+    assert mean_interval([0.25]) == Interval(0.25, 0.25, 0.25)
 
 
 def method(brier: float, accuracy: float, spread: float = 0.01) -> dict[str, Estimate]:

@@ -26,6 +26,7 @@ from poise.calibration.monitor import Monitor
 from poise.calibration.numbers import calibrate_probabilities, probabilities_of_features
 from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
+from poise.calibration.tree import Tree
 
 __all__ = [
     "Answered",
@@ -43,6 +44,7 @@ __all__ = [
     "Monitor",
     "PredictionSets",
     "Score",
+    "Tree",
     "assess",
     "calibrate_probabilities",
     "calibrator_from",

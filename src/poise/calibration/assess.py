@@ -12,7 +12,8 @@ from poise.calibration.conditions import Conditions
 from poise.calibration.conformal import scores
 from poise.calibration.posterior import fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration, plain
-from poise.metrics.bootstrap import Estimate, Interval, estimate, resampled_counts
+from poise.calibration.tree import Tree
+from poise.metrics.bootstrap import Estimate, Interval, estimate, mean_interval
 from poise.metrics.sample import Floats, Ints, Sample
 from poise.metrics.shares import wilson_interval
 
@@ -45,6 +46,7 @@ def assess(
     keys: Sequence[str],
     *,
     delta: float = 0.05,
+    tree: Tree | None = None,
 ) -> Calibration:
     """Return the calibration that the answers of several methods for n images give.
 
@@ -58,10 +60,11 @@ def assess(
         u: random numbers in [0, 1], one per image [n].
         keys: hashes of the images.
         delta: probability with which a certified threshold may fail.
+        tree: of the labels; thresholds are then those of its nodes.
     """
     parts, after = {}, {}
     for name, answer in answers.items():
-        parts[name], after[name] = _assess(answer, labels, u, delta / len(answers))
+        parts[name], after[name] = _assess(answer, labels, u, delta / len(answers), tree)
     seconds = {name: 0.0 if part.seconds is None else part.seconds.value for name, part in parts.items()}
     recommended, reason = recommend(seconds, after)
     return Calibration(
@@ -69,7 +72,9 @@ def assess(
     )
 
 
-def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[MethodCalibration, dict[str, Estimate]]:
+def _assess(
+    answer: Answers, labels: Ints, u: Floats, delta: float, tree: Tree | None
+) -> tuple[MethodCalibration, dict[str, Estimate]]:
     sample, fit = Sample.of(answer.probs, labels), fit_calibrator(answer.probs, labels)
     before = estimate([sample], names=BEFORE)
     after = estimate([Sample.of(held_out(answer.probs, labels), labels)], names=AFTER)
@@ -86,7 +91,8 @@ def _assess(answer: Answers, labels: Ints, u: Floats, delta: float) -> tuple[Met
         intervals=fit.intervals,
         before={name: value.interval for name, value in before.items()} | {"accuracy": _accuracy(sample)},
         after={name: after[name].interval for name in ("nll", "brier")},
-        seconds=_mean(answer.seconds) if answer.seconds else None,
+        seconds=mean_interval(answer.seconds) if answer.seconds else None,
+        node_thresholds=None if tree is None else tree.thresholds(answer.probs, labels),
     )
     return part, after
 
@@ -127,11 +133,3 @@ def _accuracy(sample: Sample) -> Interval:
     """Return the accuracy with its Wilson interval, which has a width even if every answer is right."""
     share = float(sample.correct.mean())
     return Interval(share, *wilson_interval(share, len(sample)))
-
-
-def _mean(values: Sequence[float]) -> Interval:
-    """Return the mean with its bootstrap interval."""
-    numbers = np.asarray(values, dtype=np.float64)
-    means = np.concatenate([counts @ numbers for counts in resampled_counts(len(numbers))]) / len(numbers)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(numbers.mean()), float(low), float(high))

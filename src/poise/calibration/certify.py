@@ -28,6 +28,7 @@ from poise.errors import InvalidOptionError
 from poise.metrics.sample import Floats, checked_count, checked_top
 
 STARTS = ((0.9, 0.25), (0.1, 0.8))  # share of delta of each sequence, and share of the images at its first test
+NEVER = -1.0  # a threshold below all confidences
 ROUNDING = 1e-12  # a bound above the target by less than this is equal to it in exact arithmetic
 
 
@@ -145,31 +146,44 @@ def certify(
     >>> certify([0.9] * 30 + [0.4] * 10, [True] * 30 + [False] * 10, 0.1).threshold
     0.9
     """
-    images = int(np.size(confidence))
-    nothing = Certificate(None, 0, 0, 1.0, max_error, delta, images)
+    if np.size(confidence) == 0 and np.size(correct) == 0:
+        values, hits = np.empty(0), np.empty(0, dtype=bool)
+    else:
+        values, hits = checked_top(confidence, correct)
+    return certify_changing(values, np.where(hits, NEVER, values), max_error, delta=delta, start=start)
+
+
+def certify_changing(
+    answered_from: Floats, wrong_from: Floats, max_error: float, *, delta: float = 0.05, start: int | None = None
+) -> Certificate:
+    """`certify` for answers that change with the threshold, but never from wrong to right as it falls.
+
+    Such are the answers of `poise.calibration.tree`, which become more specific. Where the error rate is at most
+    ``max_error`` above some threshold and exceeds it below, a wrong certificate has passed a binomial test at that
+    threshold, or at the first one that was tested, given the number of answers; so it has the probability delta at
+    most. Where it crosses ``max_error`` more often, simulations found nothing above delta (tests/calibration).
+
+    Args:
+        answered_from: highest threshold at which each image is answered [N].
+        wrong_from: highest threshold at which its answer is wrong [N], at most the former; `NEVER` if none is.
+        max_error: accepted error rate among answered images, in (0, 1).
+        delta: accepted probability that the certificate is wrong, in (0, 1).
+        start: number of answered images at the first test; None: two sequences with the shares of `STARTS`.
+    """
+    images = len(answered_from)
     exact_level("max_error", max_error)
     exact_level("delta", delta)
     sequences = starts(images, max_error, delta) if start is None else [(checked_count("start", start), delta)]
-    if images == 0 and np.size(correct) == 0:
-        return nothing
-    values, hits = checked_top(confidence, correct)
-    levels, group = np.unique(-values, return_inverse=True)  # from high to low
-    answered = np.cumsum(np.bincount(group))
-    errors = np.cumsum(np.bincount(group, weights=~hits)).astype(np.int64)
-    found = nothing
+    levels = np.unique(np.concatenate([answered_from, wrong_from[wrong_from > NEVER]]))[::-1]  # from high to low
+    answered = images - np.searchsorted(np.sort(answered_from), levels)
+    errors = images - np.searchsorted(np.sort(wrong_from), levels)
+    found, best = Certificate(None, 0, 0, 1.0, max_error, delta, images), -1
     for rank, part in sequences:
         bounds = upper_bound(errors, answered, part)
         failed = np.append(bounds > max_error + ROUNDING, True)
         first = int(np.searchsorted(answered, rank))
         last = first + int(failed[first:].argmax()) - 1
-        if last >= first and answered[last] > found.answered:
-            found = Certificate(
-                float(-levels[last]),
-                int(answered[last]),
-                int(errors[last]),
-                float(bounds[last]),
-                max_error,
-                delta,
-                images,
-            )
+        if last >= first and last > best:
+            counts, best = (int(answered[last]), int(errors[last])), last
+            found = Certificate(float(levels[last]), *counts, float(bounds[last]), max_error, delta, images)
     return found

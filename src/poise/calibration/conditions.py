@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_origin
 
 from poise.errors import InvalidCalibrationError
 from poise.options import AnswerOptions, rows
 from poise.text import as_words, counted
 
+_SHOWN = 3  # of the paths of labels in an error message
 GIVEN = "given probabilities"  # the model of a calibration that was made without one
 
 
@@ -51,10 +52,12 @@ class Conditions(AnswerOptions):
         ignored |= {"init"} if self.init_hash == now.init_hash else set()
         for name in (field.name for field in fields(self) if field.name not in ignored):
             then, given = getattr(self, name), getattr(now, name)
-            if then == given or (name == "labels" and list(map(as_words, then)) == list(map(as_words, given))):
+            if then == given or (isinstance(then, tuple) and [*map(as_words, then)] == [*map(as_words, given)]):
                 continue
             if name == "labels":
                 then, given = _first_difference(then, given)
+            elif isinstance(then, tuple):
+                then, given = then[:_SHOWN], given[:_SHOWN]
             raise InvalidCalibrationError(
                 f"The calibration was made with {name} {then!r}, and this classifier has {given!r}.",
                 hint="Answers would differ from the calibrated ones. Use the same options, or run `poise calibrate` "
@@ -65,15 +68,20 @@ class Conditions(AnswerOptions):
     def from_dict(cls, values: Mapping[str, Any]) -> Conditions:
         """Read what a file of a calibration contains; every value is checked."""
         kinds: dict[str, Any] = {row.name: row.kind for row in rows(AnswerOptions)}
-        kinds |= {"labels": list, "template": str, "fingerprint": str, "init_hash": str}
+        kinds |= {"template": str, "fingerprint": str, "init_hash": str}
+        lists = {name for name, kind in kinds.items() if get_origin(kind) is tuple}
+        kinds |= dict.fromkeys(lists, list)
         later = {row.name for row in rows(AnswerOptions) if row.about.later} - {*values}
         found = {name: values[name] for name in kinds if name not in later}
         for name, value in found.items():
             if type(value) is not kinds[name]:
                 raise ValueError(f"'{name}' is {value!r}")
-        if not found["labels"] or not all(isinstance(label, str) for label in found["labels"]):
-            raise ValueError("its labels are not a list of texts")
-        return cls(**{**found, "labels": tuple(found["labels"])})
+        for name in lists & found.keys():
+            if not all(isinstance(text, str) for text in found[name]):
+                raise ValueError(f"its {name} are not a list of texts")
+        if not found["labels"]:
+            raise ValueError("it has no labels")
+        return cls(**{**found, **{name: tuple(found[name]) for name in lists & found.keys()}})
 
 
 def _first_difference(then: Sequence[str], given: Sequence[str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from poise.calibration.certify import upper_bound
 from poise.calibration.plots import reliability_svg
 from poise.errors import InvalidOptionError
 from poise.metrics import Bins, Sample, equal_width, estimate, gap_p_value
-from poise.metrics.bootstrap import Interval
+from poise.metrics.bootstrap import Interval, mean_interval
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.text import counted
 
@@ -22,6 +22,8 @@ _TITLES = {
     "accuracy": "Accuracy",
     "answered": "Answered",
     "answered_error": "Wrong among the answered",
+    "depth": "Depth of the answers",
+    "height": "Steps up to a common node",
     "coverage": "Sets that contain the label",
     "set_size": "Labels per set",
     "ece": "ECE",
@@ -44,6 +46,9 @@ class Answered:
         set_sizes: labels of each prediction set [N]; None without sets.
         covered: whether the set contains the correct label [N]; None without sets.
         answered: whether the image is answered [N]; None without decisions.
+        height: with a tree, how many steps above the labels the predicted and the correct one meet [N]; else None.
+        depth: with a tree and decisions, how many nodes the answer has from the root [N]; else None.
+        right: with a tree and decisions, whether the answer contains the correct label [N]; else None.
     """
 
     probs: Floats
@@ -52,6 +57,9 @@ class Answered:
     set_sizes: Ints | None = None
     covered: Bools | None = None
     answered: Bools | None = None
+    height: Ints | None = None
+    depth: Ints | None = None
+    right: Bools | None = None
 
     def __post_init__(self) -> None:
         if not len(self.labels):
@@ -71,7 +79,8 @@ class Answered:
         names = ["ece", "ece_floor", "gap", "nll", "brier"]
         found = {"accuracy": proportion(int(self.correct.sum()), len(self.labels))}
         if self.answered is not None:
-            wrong = int((self.answered & ~self.correct).sum())
+            right = self.correct if self.right is None else self.right
+            wrong = int((self.answered & ~right).sum())
             found["answered"] = proportion(int(self.answered.sum()), len(self.answered))
             if self.answered.any():
                 found["answered_error"] = proportion(wrong, int(self.answered.sum()))
@@ -79,6 +88,10 @@ class Answered:
             found["coverage"] = proportion(int(self.covered.sum()), len(self.covered))
             names.append("set_size")
         found |= {name: value.interval for name, value in estimate([sample], names=names).items()}
+        if self.height is not None:
+            found["height"] = mean_interval(self.height)
+        if self.depth is not None and self.answered is not None and self.answered.any():
+            found["depth"] = mean_interval(self.depth[self.answered])
         raw = estimate([Sample.of_top(self.raw, self.correct)], names=["ece"])["ece"].interval
         return found | {"raw_ece": raw}
 
@@ -198,7 +211,7 @@ class Evaluation:
             return f"{100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}), p {p:.2g}"
         if name in (*_PROPORTIONS, "ece", "ece_floor", "raw_ece"):
             return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-        digits = 2 if name == "set_size" else 3
+        digits = 2 if name in ("set_size", "depth", "height") else 3
         return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
     def _title(self, name: str) -> str:

@@ -62,6 +62,12 @@ def check_coverage(coverage: float, images: int) -> None:
 def certified(name: str, part: MethodCalibration, max_error: float) -> Certificate:
     """Return the certificate of a method, or raise an error that says what can be certified instead."""
     certificate = part.certificate(max_error)
+    if certificate.threshold is None and part.node_thresholds is not None:
+        raise InvalidCalibrationError(
+            f"{name}: no threshold is certain to keep the error of nodes at {100 * max_error:g} % with these "
+            f"{len(part.labels)} calibration images.",
+            hint="Calibrate on more images, or choose another level before looking at results.",
+        )
     if certificate.threshold is None:
         confidence, correct = part.confidence, part.correct
         needed = images_needed(confidence, correct, max_error, part.delta)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy  # imports scipy.special when it is first used
@@ -13,6 +13,7 @@ from poise.calibration.assess import Answers, assess
 from poise.calibration.conditions import GIVEN, Conditions
 from poise.calibration.feasible import check_number, several, warn_if_few
 from poise.calibration.stored import Calibration
+from poise.calibration.tree import Tree
 from poise.errors import InvalidLabelsError, InvalidOptionError
 from poise.metrics.sample import Floats, check_table, checked_labels
 from poise.text import as_words
@@ -29,6 +30,7 @@ def calibrate_probabilities(
     coverage: float | Sequence[float] = (),
     max_error: float | Sequence[float] = (),
     delta: float = 0.05,
+    parents: Mapping[str, str | None] | Sequence[str] = (),
 ) -> Calibration:
     """Calibrate the probabilities of any model; `Calibration.apply` then calibrates those of other images.
 
@@ -39,6 +41,7 @@ def calibrate_probabilities(
         coverage: coverages of prediction sets that will be asked for; too few images are an error.
         max_error: shares of wrong answers that will be asked for; too few images are an error.
         delta: probability with which a certified threshold may fail.
+        parents: a tree of the labels, as in `poise.Classifier`.
 
     Raises:
         InvalidOptionError: The arrays are no probabilities and classes.
@@ -57,9 +60,15 @@ def calibrate_probabilities(
     check_number(len(table), methods=1, coverage=several(coverage), max_error=several(max_error), delta=delta)
     warn_if_few(len(table))
     noise = np.random.Generator(np.random.Philox(0)).random(len(table))
-    conditions = Conditions(labels=names, model=GIVEN, template="", views=1, fingerprint=GIVEN, init_hash="")
+    tree = Tree(names, parents) if parents else None
+    paths = tree.paths if tree else ()
+    conditions = Conditions(
+        labels=names, parents=paths, model=GIVEN, template="", views=1, fingerprint=GIVEN, init_hash=""
+    )
     keys = [f"row {at}" for at in range(len(table))]  # equal rows are different images
-    return assess(conditions, {METHOD: Answers({}, np.minimum(table, 1.0))}, classes, noise, keys, delta=delta)
+    return assess(
+        conditions, {METHOD: Answers({}, np.minimum(table, 1.0))}, classes, noise, keys, delta=delta, tree=tree
+    )
 
 
 def probabilities_of_features(image: ArrayLike, text: ArrayLike, scale: float) -> Floats:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from numpy.typing import ArrayLike
 from poise.calibration import conformal, summary
 from poise.calibration.applied import Applied, applied
 from poise.calibration.calibrators import Calibrator, calibrator_from
-from poise.calibration.certify import Certificate, certify
+from poise.calibration.certify import NEVER, Certificate, certify, certify_changing
 from poise.calibration.conditions import Conditions
 from poise.calibration.monitor import Monitor
-from poise.errors import InvalidCalibrationError, UnknownNameError, reason_of
+from poise.calibration.tree import Tree
+from poise.errors import InvalidCalibrationError, InvalidLabelsError, UnknownNameError, reason_of
 from poise.files import checksum, read_bounded, write_atomic
 from poise.metrics import Bins, confidence_gap, equal_width, gap_p_value
 from poise.metrics.bootstrap import Interval
@@ -52,6 +54,7 @@ class MethodCalibration:
         after: NLL and Brier score of calibrated probabilities, each image's by a calibrator that was fitted without it.
         seconds: time per image; None where only probabilities are known.
         delta: probability with which a certified threshold may fail.
+        node_thresholds: with a tree, `Tree.thresholds` of the images, [n] each; None without.
     """
 
     settings: Mapping[str, Any]
@@ -67,6 +70,7 @@ class MethodCalibration:
     after: Mapping[str, Interval]
     seconds: Interval | None
     delta: float
+    node_thresholds: tuple[Floats, Floats] | None = None
 
     @property
     def correct(self) -> Bools:
@@ -102,6 +106,8 @@ class MethodCalibration:
 
     def certificate(self, max_error: float) -> Certificate:
         """Return the lowest confidence above which at most ``max_error`` of the answers are wrong."""
+        if self.node_thresholds is not None:
+            return certify_changing(*self.node_thresholds, max_error, delta=self.delta)
         return certify(self.confidence, self.correct, max_error, delta=self.delta)
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,6 +124,7 @@ class MethodCalibration:
             **{name: getattr(self, name).tolist() for name in ("labels", "predicted", "confidence")},
             "match": None if self.match is None else self.match.tolist(),
             "scores": {name: values.tolist() for name, values in self.scores.items()},
+            **({} if (nodes := self.node_thresholds) is None else {"nodes": [part.tolist() for part in nodes]}),
         }
 
     @classmethod
@@ -129,9 +136,15 @@ class MethodCalibration:
         confidence = _floats(values["confidence"], 0.0, 1.0)
         match = None if values["match"] is None else _floats(values["match"], -math.inf, math.inf)
         scores = {name: _floats(values["scores"][name], -math.inf, math.inf) for name in conformal.scores}
-        arrays = [predicted, confidence, *scores.values(), *([] if match is None else [match])]
+        nodes = None
+        if "nodes" in values:
+            first, wrong = (_floats(part, NEVER, 1.0) for part in values["nodes"])
+            nodes = first, wrong
+        arrays = [predicted, confidence, *scores.values(), *([] if match is None else [match]), *(nodes or ())]
         if {len(array) for array in arrays} != {len(labels)}:
             raise ValueError("its lists have different lengths")
+        if nodes is not None and (nodes[1] > nodes[0]).any():
+            raise ValueError("nodes are wrong at thresholds at which nothing is answered")
         delta = float(values["delta"])
         if not 0 < delta < 1:
             raise ValueError(f"'delta' is {delta}, not between 0 and 1")
@@ -150,6 +163,7 @@ class MethodCalibration:
             before=_intervals(values["before"]),
             after=_intervals(values["after"]),
             seconds=None if values["seconds"] is None else Interval(*map(float, values["seconds"])),
+            node_thresholds=nodes,
         )
 
 
@@ -178,6 +192,11 @@ class Calibration:
     def confidence(self) -> float:
         """Probability with which the certified thresholds of all methods hold."""
         return 1 - sum(part.delta for part in self.methods.values())
+
+    @cached_property
+    def tree(self) -> Tree | None:
+        """The tree of the labels; None without."""
+        return Tree(self.conditions.labels, self.conditions.parents) if self.conditions.parents else None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -242,7 +261,7 @@ class Calibration:
         """
         name = self.recommended if method is None else method
         part = self._part(name)
-        return applied(name, part, probs, len(self.conditions.labels), coverage, max_error)
+        return applied(name, part, probs, len(self.conditions.labels), coverage, max_error, self.tree)
 
     def _part(self, name: str) -> MethodCalibration:
         if name not in self.methods:
@@ -302,6 +321,12 @@ class Calibration:
         for part in methods.values():
             if part.labels.min() < 0 or max(part.labels.max(), part.predicted.max()) >= len(conditions.labels):
                 raise ValueError("it has more classes than labels")
+        try:
+            tree = Tree(conditions.labels, conditions.parents) if conditions.parents else None
+        except InvalidLabelsError as problem:
+            raise ValueError(problem.message) from None
+        if any((part.node_thresholds is None) != (tree is None) for part in methods.values()):
+            raise ValueError("it has a tree, or answers of its nodes, but not both")
         images = frozenset(str(key) for key in values["images"])
         if {len(part.labels) for part in methods.values()} != {len(images)}:
             raise ValueError("it does not have one answer per image")

@@ -93,6 +93,7 @@ def _guarantees(result: Result, basis: Basis) -> list[tuple[Kind, str, str]]:
     ]
     if result.decision:
         do = "Answer." if result.decision == "answer" else "Abstain: leave it to a person."
+        do = f"Answer “{text(result.node)}”." if result.node is not None else do
         points.append(("guarantee", "Answer, or leave it to a person?", f"{do} {text(result.guarantee)}"))
     return points
 

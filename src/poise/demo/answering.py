@@ -20,6 +20,7 @@ from poise.demo.kept_views import thumbnails, views_block
 from poise.demo.markup import alert, card, status, text
 from poise.errors import InvalidLabelsError, PoiseError, UnreadableImageError
 from poise.options import Options
+from poise.prompts.labels import split_paths
 from poise.results import Result, Results
 from poise.serve.service import Service
 from poise.serve.settings import Job
@@ -80,7 +81,8 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
 class _Answering:
     def __init__(self, service: Service, question: Question) -> None:
         self.service, self.question = service, question
-        self.labels = split_labels(question.labels)
+        names, paths = split_paths(split_labels(question.labels))
+        self.labels, self.parents = tuple(names), tuple(paths)
         if question.upload is None:
             raise UnreadableImageError("There is no image.", hint="Drop one, paste one, or choose an example.")
         self.image, self.file = question.upload.path.read_bytes(), question.upload.name
@@ -88,8 +90,10 @@ class _Answering:
         self.calibration = settings.calibration if question.calibrated else None
         if settings.calibration is not None and self.calibration is None:
             self.reason = "The calibration of this page is switched off."
-        elif self.calibration is not None and self.labels != self.calibration.conditions.labels:
-            self.reason, self.calibration = "The calibration of this page is for other labels.", None
+        elif self.calibration is not None:
+            made_for = self.calibration.conditions
+            if (self.labels, self.parents) != (made_for.labels, made_for.parents):
+                self.reason, self.calibration = "The calibration of this page is for other labels.", None
         self.methods = tuple(name for name in methods.every_name() if name in (ZERO, *question.methods))
         self.left_out: tuple[str, ...] = ()
         if self.calibration is not None:  # calibrated and raw probabilities can't be compared
@@ -156,6 +160,7 @@ class _Answering:
         asked = self.question
         return Job(
             labels=self.labels,
+            parents=self.parents,
             methods=names,
             template=asked.template.strip() or None,
             views=asked.views,

@@ -26,7 +26,8 @@ def answer_card(results: Sequence[Result], main: Result, waiting: Sequence[str] 
     rest = len(main.probabilities) - len(shown)
     more = f'<p class="say">{counted(rest, "further label")} below these.</p>' if rest else ""
     body = (
-        f'{_headline(_zero_shot(results), main)}{note}<div class="bars">{rows}</div>{more}{_facts(main)}{_notes(main)}'
+        f'{_headline(_zero_shot(results), main)}{note}{_path(main)}<div class="bars">{rows}</div>{more}{_facts(main)}'
+        f"{_notes(main)}"
     )
     return card("The answer", body, name="poise-answer")
 
@@ -105,6 +106,21 @@ def _facts(main: Result) -> str:
     )
     items = "".join(f"<div><dt>{name}</dt><dd><b>{value}</b> {words}</dd></div>" for name, value, words in facts)
     return f'<dl class="facts">{items}</dl>'
+
+
+def _path(main: Result) -> str:
+    """Return the way through the tree with the probability of each node, and which node is sure enough."""
+    if main.path is None:
+        return ""
+    known = {**main.probabilities, **(main.nodes or {})}
+    steps = " &gt; ".join(
+        f"{'<b>' if node == main.node else ''}{text(node)} {percent(known[node])}{'</b>' if node == main.node else ''}"
+        for node in main.path
+    )
+    sure = ""
+    if main.decision is not None:
+        sure = f" Sure enough: {text(main.node)}." if main.node else " No node is sure enough."
+    return f'<p class="say" id="poise-path">In the tree: {steps}.{sure}</p>'
 
 
 def _notes(main: Result) -> str:

@@ -80,7 +80,7 @@ def in_shell(call: Call) -> str:
     options = {name: value for name, value in call.changed().items() if name in taken}
     if "method" in options:
         options["method"] = ",".join(call.methods)
-    words = ["poise", "classify", call.path, "--labels", ",".join(call.labels)]
+    words = ["poise", "classify", call.path, "--labels", ",".join(call.options.parents or call.labels)]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)

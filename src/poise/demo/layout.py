@@ -153,10 +153,10 @@ def _classify_tab(service: Service) -> None:
             image.preprocess = _received  # type: ignore[method-assign]
             labels = gr.Textbox(
                 label="Labels",
-                info="What it may be, separated by commas or lines.",
+                info="What it may be, separated by commas or lines; in a tree: animal > cat > tabby.",
                 lines=2,
                 max_lines=8,
-                value=", ".join(service.settings.labels),
+                value=", ".join(service.settings.parents or service.settings.labels),
                 placeholder="for example: cat, dog, rabbit",
                 elem_id="poise-labels",
             )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.backbones.encoder import Encoder
-from poise.calibration import Calibrator
+from poise.calibration import Calibrator, Tree
 from poise.calibration.calibrators import CLIP, LEAST, TINY
 from poise.calibration.conformal import SLACK, lowest_probability
 from poise.methods import Method
@@ -27,6 +27,7 @@ class CalibrationLimits:
     """The numbers of a calibration that sets and decisions compare with; None where they were not asked for."""
 
     quantile: float | None = None  # of the LAC scores of the calibration images
+    tree: Tree | None = None  # whose nodes are answered from the threshold on
     threshold: float | None = None  # lowest confidence before calibration that is answered
 
 
@@ -46,21 +47,30 @@ class ExportedClassifier(nn.Module):
         self.encoder, self.calibrator, self.limits = encoder, calibrator, limits
         self.head = CosineHead(encoder.scale, encoder.bias)
         self.rule: Rule | None = method.make_rule() if method.rule else None
+        self.nodes = None if limits.tree is None else Nodes(limits.tree)
 
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs."""
         asked = {"in_set": self.limits.quantile, "answered": self.limits.threshold}
+        if self.limits.tree is not None:
+            asked["node"] = self.limits.threshold
         return ["features", "raw_probabilities", "probabilities", *(name for name in asked if asked[name] is not None)]
 
     def forward(self, views: Tensor) -> tuple[Tensor, ...]:
-        """Return features [B, V, D], probabilities [B, C] before and after calibration, sets [B, C], decisions [B]."""
+        """Return features [B, V, D], probabilities [B, C] before and after calibration, sets [B, C], decisions [B].
+
+        With a tree, the last output is the position of the answered node [B] in `Tree.names`, or -1.
+        """
         features = self.encoder.trace(views)
         raw = self._answer(features)
         found = [features, raw, raw if self.calibrator is None else calibrated(self.calibrator, raw)]
         if self.limits.quantile is not None:
             found.append(in_set(raw, self.limits.quantile))
-        if self.limits.threshold is not None:
+        if self.limits.threshold is not None and self.nodes is not None:
+            node = self.nodes(raw, self.limits.threshold)
+            found += [node >= 0, node]
+        elif self.limits.threshold is not None:
             found.append(raw.amax(-1) >= self.limits.threshold)
         return tuple(found)
 
@@ -72,6 +82,36 @@ class ExportedClassifier(nn.Module):
             return plain
         probs = self.rule(out, self.head).logits.softmax(-1)
         return torch.where((probs - probs).abs().sum(-1, keepdim=True) == 0, probs, plain)
+
+
+class Nodes(nn.Module):
+    """The answers of `Tree.descend` at a threshold, without loops over nodes."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__()
+        names = len(tree.names)
+        self.members = nn.Buffer(torch.from_numpy(tree.members.T.astype(np.float64)))  # [C, nodes]
+        siblings = {int(child): below for below in tree.children.values() for child in below}
+        width = max(map(len, siblings.values()))
+        table = [np.resize(siblings[node], width) for node in range(names)]  # repeats change no maximum
+        self.siblings = nn.Buffer(torch.from_numpy(np.array(table)))  # [nodes, width]
+        below = np.zeros((names, names))  # whether a node is on another one's path, the root's part left out
+        skipped = 0 if tree.root < 0 else 1 + next(line.index(tree.root) for line in tree.lines)
+        for line in tree.lines:
+            for at, node in enumerate(line[skipped:], skipped):
+                below[line[skipped : at + 1], node] = 1
+        self.below = nn.Buffer(torch.from_numpy(below))
+
+    def forward(self, probs: Tensor, threshold: float) -> Tensor:
+        """Return the position of the deepest node [B] on the path of the most probable children, or -1."""
+        values = (probs.double() @ self.members).clamp(max=1.0)  # [B, nodes]
+        near = values[:, self.siblings]  # [B, nodes, width]
+        first = self.siblings.gather(1, near.argmax(-1).T).T  # of ties, the first child
+        best = first == torch.arange(len(self.siblings))
+        depth = self.below.sum(0)
+        path = (best.double() @ self.below == depth) & (values >= threshold) & (depth > 0)
+        reached = torch.where(path, depth, 0.0)
+        return torch.where(reached.amax(-1) > 0, reached.argmax(-1), -1)
 
 
 def in_set(raw: Tensor, quantile: float) -> Tensor:

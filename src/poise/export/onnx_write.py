@@ -27,8 +27,8 @@ def export_onnx(classifier: Classifier[Any], path: str | Path) -> None:
 
     The file has the input ``views`` [B, V, 3, S, S], normalised, for any B, and these outputs: ``features`` [B, V, D],
     ``raw_probabilities`` and ``probabilities`` [B, C] before and after calibration; with the classifier's ``coverage``
-    also ``in_set`` [B, C], and with its ``max_error`` also ``answered`` [B]. Its metadata are JSON under the key
-    "poise".
+    also ``in_set`` [B, C], and with its ``max_error`` also ``answered`` [B], and if the labels are in a tree ``node``
+    [B], positions in the metadata's "nodes" or -1. Its metadata are JSON under the key "poise".
 
     Args:
         classifier: on a CPU in float32, with one method: "zero-shot", "zero" or "mta", and the calibration, coverage
@@ -100,6 +100,7 @@ def _limits(method: str, guarantees: Guarantees | None) -> tuple[Any, Calibratio
     level = guarantees.coverage
     return part, CalibrationLimits(
         None if level is None else quantile(part.scores["lac"], level),
+        None if certificate is None else guarantees.calibration.tree,
         None if certificate is None else certificate.threshold,
     )
 
@@ -118,11 +119,12 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
         ).to_dict()
         if limits.threshold is not None:
             max_error = guarantees.certificates[method.name].max_error
-            words = in_words(max_error, stored.confidence)
+            words = in_words(max_error, stored.confidence, limits.tree is not None)
     return {
         "format": FORMAT,
         "version": __version__,
         "labels": list(classifier.labels),
+        "nodes": list(classifier.tree.names) if classifier.tree else None,  # what the output ``node`` counts
         "template": conditions.template,
         "fingerprint": conditions.fingerprint,
         "conditions": asdict(conditions),

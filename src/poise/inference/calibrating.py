@@ -82,7 +82,7 @@ def calibrate(
         )
     keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
-    return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta)
+    return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta, tree=classifier.tree)
 
 
 def check_images(known: Sequence[str], labels: Iterable[str]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from poise.backbones import load_model
-from poise.calibration import Calibration, Evaluation
+from poise.calibration import Calibration, Evaluation, Tree
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
@@ -52,6 +52,9 @@ class Classifier(Generic[M_co]):
         model: a name from `poise.list_models`, or a loaded model.
         method: how the prompt is tuned for each image: a name from `poise.list_methods`, with post-hoc steps after it
             if wanted ("kld+cats | cots"), or a `poise.Method`; or a list of them.
+        parents: a tree of the labels: the parent of each label and node, such as {"tabby cat": "cat", "cat": "animal"},
+            or a path for each label, such as "animal > cat > tabby cat". With ``max_error``, the answer is then the
+            most specific node that is sure enough, and with ``coverage``, sets contain nodes.
         template: prompt with ``{}`` for the label. None: "a photo of a {}.", or the template of the prompt file that
             ``init`` names.
         context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of
@@ -96,6 +99,7 @@ class Classifier(Generic[M_co]):
         model: str | DualEncoder = DEFAULT_MODEL,
         method: M_co = DEFAULT_METHOD,  # type: ignore[assignment]  # the default of the type variable is str
         *,
+        parents: Mapping[str, str | None] | Sequence[str] = (),
         template: str | None = None,
         context: str = "auto",
         init: str | Path | Prompt = "template",
@@ -116,6 +120,7 @@ class Classifier(Generic[M_co]):
         # Check all that does not depend on the model before loading it.
         views = find_views(views, batch_size, calibration)
         self.labels = check_labels(labels, fewest=1 if one_label else 2)
+        self.tree = Tree(self.labels, parents) if parents else None
         self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method, views)
         self._several = not isinstance(method, str | Method)
@@ -128,6 +133,7 @@ class Classifier(Generic[M_co]):
         self.encoder = model
         self.options = Options(
             labels=self.labels,
+            parents=self.tree.paths if self.tree else (),
             model=self.encoder.name,
             method=tuple(row.name for row in self.methods),
             template=template,
@@ -380,7 +386,8 @@ class Classifier(Generic[M_co]):
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
 
     def _result(self, answer: Answer[np.ndarray], method: str, details: bool) -> Result:
-        return to_result(answer, method, self.labels, self.encoder, self.guarantees, self.reject, details)
+        kept = self.labels, self.encoder, self.guarantees, self.reject
+        return to_result(answer, method, *kept, details, self.tree)
 
     def _answered(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results]:
         """Yield the results of each image, or raise the error of the first image without."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from poise.calibration import Tree
 from poise.calibration.evaluation import Answered, Evaluation
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
 from poise.inference.calibrating import check_images
@@ -54,7 +55,7 @@ def evaluate(
     guarantees = classifier.guarantees
     return Evaluation(
         methods={
-            method.name: _answered([(row[method.name], at) for row, at in found], classifier.labels)
+            method.name: _answered([(row[method.name], at) for row, at in found], classifier.labels, classifier.tree)
             for method in classifier.methods
         },
         coverage=guarantees.coverage,
@@ -64,15 +65,23 @@ def evaluate(
     )
 
 
-def _answered(rows: Sequence[tuple[Result, int]], labels: Sequence[str]) -> Answered:
+def _answered(rows: Sequence[tuple[Result, int]], labels: Sequence[str], tree: Tree | None) -> Answered:
     results = [result for result, _ in rows]
     sets = [result.prediction_set for result in results]
     added: dict[str, Any] = {}
     if all(members is not None for members in sets):
         added["set_sizes"] = np.array([len(members or ()) for members in sets])
-        added["covered"] = np.array([labels[at] in (result.prediction_set or ()) for result, at in rows])
+        line = [{label} for label in labels] if tree is None else [{tree.names[at] for at in row} for row in tree.lines]
+        added["covered"] = np.array([not line[at].isdisjoint(result.prediction_set or ()) for result, at in rows])
     if all(result.decision is not None for result in results):
         added["answered"] = np.array([result.decision == "answer" for result in results])
+    if tree is not None:
+        predicted = np.array([labels.index(result.rejected or result.label) for result in results])
+        added["height"] = tree.heights(predicted, np.array([at for _, at in rows]))
+        if "answered" in added:
+            lines = [{tree.names[node] for node in row} for row in tree.lines]
+            added["depth"] = np.array([result.depth for result in results])
+            added["right"] = np.array([result.node in lines[at] for result, at in rows])
     return Answered(
         probs=np.array([[result.probabilities[label] for label in labels] for result in results]),
         raw=np.array([result.raw_confidence for result in results]),

@@ -12,7 +12,7 @@ import numpy as np
 
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.load import is_downloaded
-from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration
+from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, Tree
 from poise.calibration.feasible import certified, check_coverage
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
@@ -53,14 +53,20 @@ class CalibratedAnswer:
     labels: tuple[str, ...]
     probs: Floats  # [C] before calibration
     u: float  # of the image, for scores that break ties at random
+    tree: Tree | None = None
 
     def set_at(self, coverage: float, score: str = "lac", per_class: bool = False) -> tuple[tuple[str, ...], bool]:
         """Return the labels of the prediction set, most probable first, and whether it would be empty otherwise.
 
-        Where no label is probable enough, the set contains the most probable one.
+        Where no label is probable enough, the set contains the most probable one. With a tree, the set is written with
+        the fewest nodes.
         """
         check_coverage(coverage, len(self.part.labels))
         sets = self.part.sets(self.probs[None], coverage, np.array([self.u]), score=score, per_class=per_class)
+        if self.tree is not None:
+            values = self.tree.probabilities(self.probs[None])[0]
+            found = sorted(self.tree.smallest(sets.members[0]), key=lambda node: -values[node])
+            return tuple(self.tree.names[node] for node in found), bool(sets.empty[0])
         order = np.argsort(-self.probs, kind="stable")
         return tuple(self.labels[at] for at in order if sets.members[0, at]), bool(sets.empty[0])
 
@@ -98,18 +104,28 @@ class Guarantees:
     def answer(self, method: str, probs: Floats, key: str) -> tuple[Floats, CalibratedAnswer]:
         """Return the calibrated probabilities [C] of an image, and what sets are made from."""
         part = self.parts[method]
-        return part.calibrator.apply(probs[None])[0], CalibratedAnswer(part, self.labels, probs, uniform(key))
+        return part.calibrator.apply(probs[None])[0], CalibratedAnswer(
+            part, self.labels, probs, uniform(key), self.calibration.tree
+        )
 
     def decision(self, method: str, probs: Floats) -> dict[str, Any]:
         """Return the fields of a `Result` that say whether to answer."""
         if method not in self.certificates:
             return {}
-        certificate = self.certificates[method]
+        certificate, tree = self.certificates[method], self.calibration.tree
         assert certificate.threshold is not None
+        added: dict[str, Any] = {}
+        answered = bool(probs.max() >= certificate.threshold)
+        if tree is not None:
+            found = tree.descend(probs[None])
+            depth = int(found.depth_at(certificate.threshold)[0])
+            answered = depth > 0
+            added = {"node": tree.names[found.nodes[0, depth - 1]] if answered else None, "depth": depth}
         return {
-            "decision": "answer" if probs.max() >= certificate.threshold else "abstain",
+            **added,
+            "decision": "answer" if answered else "abstain",
             "threshold": certificate.threshold,
-            "guarantee": in_words(certificate.max_error, self.confidence),
+            "guarantee": in_words(certificate.max_error, self.confidence, tree is not None),
         }
 
 
@@ -144,9 +160,10 @@ def uniform(key: str) -> float:
     return int.from_bytes(hashlib.sha256(f"u {key}".encode()).digest()[:6], "big") / 2**48
 
 
-def in_words(max_error: float, confidence: float) -> str:
-    """Return what a certified threshold promises."""
+def in_words(max_error: float, confidence: float, nodes: bool = False) -> str:
+    """Return what a certified threshold promises; ``nodes``: whether answers are nodes of a tree."""
+    meant = " A node is right if the correct label is below it." if nodes else ""
     return (
         f"In the long run, at most {100 * max_error:.3g} % of the answers to images drawn like the calibration images "
-        f"are wrong; a calibration that says so fails in at most {100 * (1 - confidence):.3g} % of draws."
+        f"are wrong; a calibration that says so fails in at most {100 * (1 - confidence):.3g} % of draws.{meant}"
     )

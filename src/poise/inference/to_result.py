@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from poise.calibration import Tree
 from poise.inference.guarantees import Guarantees
 from poise.inference.heuristics import UNKNOWN, match_of
 from poise.results import Details, Result
@@ -24,6 +25,7 @@ def to_result(
     guarantees: Guarantees | None,
     reject: float | None,
     details: bool,
+    tree: Tree | None = None,
 ) -> Result:
     """Return one method's answer for one image, calibrated if there are guarantees."""
     probs = answer.probs
@@ -38,7 +40,11 @@ def to_result(
         if guarantees.coverage is not None:
             added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
             added["notes"] += (_EMPTY,) if empty else ()
-    ranked = dict(sorted(_by_label(labels, probs).items(), key=lambda item: -item[1]))
+    if tree is not None:
+        values, path = tree.probabilities(probs[None])[0, len(labels) :], tree.descend(answer.probs[None])
+        added["nodes"] = _ranked(tree.names[len(labels) :], values)
+        added["path"] = tuple(tree.names[node] for node in path.nodes[0] if node >= 0)
+    ranked = _ranked(labels, probs)
     best, top = next(iter(ranked)), list(ranked.values())
     # Under the initial prompt: rules and post-hoc steps have logits that are not cosines times the scale.
     matched = match_of(answer.init_probs, encoder.scale)
@@ -73,6 +79,10 @@ def _details(answer: Answer[np.ndarray], labels: tuple[str, ...], encoder: DualE
         scale=encoder.scale,
         bias=encoder.bias,
     )
+
+
+def _ranked(labels: tuple[str, ...], values: np.ndarray) -> dict[str, float]:
+    return dict(sorted(_by_label(labels, values).items(), key=lambda item: -item[1]))
 
 
 def _by_label(labels: tuple[str, ...], values: np.ndarray) -> dict[str, float]:

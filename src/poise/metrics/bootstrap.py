@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from poise.errors import InvalidOptionError
 from poise.metrics import rows
@@ -164,3 +165,11 @@ def resampled_counts(images: int, number: int = 1000, seed: int = 0) -> Iterator
         drawn = generator.integers(0, images, size=(min(rows_at_once, number - first), images))
         drawn += images * np.arange(len(drawn))[:, None]
         yield np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+
+
+def mean_interval(values: ArrayLike) -> Interval:
+    """Return the mean of numbers [N] with its bootstrap interval."""
+    numbers = np.asarray(values, dtype=np.float64)
+    means = np.concatenate([counts @ numbers for counts in resampled_counts(len(numbers))]) / len(numbers)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(numbers.mean()), float(low), float(high))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from poise.calibration.tree import ARROW
 from poise.errors import InvalidLabelsError, reason_of
 from poise.files import read_bounded
 from poise.text import as_words
@@ -19,15 +22,34 @@ _MAX_LETTERS = 60  # letters of a label in an error message
 def read_labels(path: str | Path) -> list[str]:
     """Read labels from a UTF-8 text file with one label per line; empty lines are ignored.
 
+    Of a CSV file (by its name), the column ``path`` is read: paths through a tree, such as "animal > cat > tabby cat".
+
     Raises:
-        InvalidLabelsError: The file can't be read, is not UTF-8, or is larger than 16 MiB.
+        InvalidLabelsError: The file can't be read, is not UTF-8, is larger than 16 MiB, or has no column ``path``.
     """
     hint = "Give a text file with one label per line, in UTF-8."
     try:
         text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: bytes that are not UTF-8, or a path with a null character
         raise InvalidLabelsError(f"Can't read labels from '{path}': {reason_of(error)}.", hint=hint) from None
+    if str(path).lower().endswith(".csv"):
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        if "path" not in (reader.fieldnames or ()):
+            raise InvalidLabelsError(f"'{path}' has no column path.", hint="Its rows are such as: animal > cat > tabby")
+        return [(row["path"] or "").strip() for row in reader]
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def split_paths(written: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return labels as people write them, and their paths through a tree: none if no label is written as a path.
+
+    >>> split_paths(["cat > tabby", "cat > siamese", "car"])
+    (['tabby', 'siamese', 'car'], ['cat > tabby', 'cat > siamese', 'car'])
+    >>> split_paths(["tabby", "car"])
+    (['tabby', 'car'], [])
+    """
+    labels = [text.rsplit(ARROW, 1)[-1].strip() for text in written]
+    return labels, [*written] if any(ARROW in text for text in written) else []
 
 
 def check_labels(labels: Sequence[str], *, repeats: bool = False, fewest: int = 1) -> tuple[str, ...]:

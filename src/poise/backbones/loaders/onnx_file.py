@@ -58,6 +58,7 @@ METADATA = Section(
         "version": text(),
         "conditions": _OBJECT,  # checked by `poise.calibration.Conditions`
         "labels": items(text(r"[^\x00]{1,10000}", "a text"), 1, 1_000_000),
+        "nodes": either(items(text(r"[^\x00]{1,10000}", "a text"), 1, 2_000_000), NULL),
         "template": text(r"[^\x00]{1,10000}", "a text"),
         "fingerprint": text(r"[0-9a-f]{16}|[0-9a-f]{32}", "32 hexadecimal digits"),
         "method": text(),

@@ -14,7 +14,7 @@ from poise.cli.commands.listing import show
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
-from poise.cli.input.shared_options import LabelsFile, Threads, labels_from
+from poise.cli.input.shared_options import LabelsFile, Threads, labels_from, written_labels
 from poise.cli.output.calibration_tables import tables
 from poise.cli.output.cost_note import cost_note
 from poise.cli.output.verbose import Quiet, Verbose, remark
@@ -142,14 +142,16 @@ def _of_numbers(numbers: Mapping[str, Any], names: list[str] | None, limits: Any
     else:
         image, text = (read_table(numbers[f"--{name}"], name)[0] for name in ("features", "text"))
         probs = probabilities_of_features(image, text, numbers["--scale"])
-    known = names or [str(at) for at in range(probs.shape[-1] if probs.ndim else 0)]
-    return calibrate_probabilities(probs, read_truth(numbers["--truth"], known), labels=names, **limits)
+    written = written_labels(names or [str(at) for at in range(probs.shape[-1] if probs.ndim else 0)])
+    truth = read_truth(numbers["--truth"], written["labels"])
+    return calibrate_probabilities(probs, truth, **written, **limits)
 
 
 def _of_images(images: Path, names: list[str] | None, options: dict[str, Any], quiet: bool, limits: Any) -> Calibration:
     """Calibrate a classifier; all that does not depend on the model is checked before it is loaded."""
-    paths, truth, known = read_labelled(images)
-    known = known if names is None else names
+    paths, truth, found = read_labelled(images)
+    written = written_labels(found if names is None else names)
+    known = written["labels"]
     from poise.calibration.feasible import check_number
     from poise.inference import calibrating
     from poise.methods import expand
@@ -158,7 +160,7 @@ def _of_images(images: Path, names: list[str] | None, options: dict[str, Any], q
     methods = list(expand(options["method"]))
     calibrating.check_images(check_labels(known, fewest=2), truth)
     check_number(len(paths), methods=len(methods), **limits)
-    classifier = _classifier({**options, "labels": known, "method": methods}, paths, quiet)
+    classifier = _classifier({**options, **written, "method": methods}, paths, quiet)
     if cost := cost_note(classifier, len(paths)):
         remark(cost, quiet=quiet)
     return calibrating.calibrate(classifier, paths, truth, watched=partial(watched, quiet=quiet), **limits)

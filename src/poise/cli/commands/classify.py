@@ -101,7 +101,7 @@ def classify(
     sorting = None
     if sort_into is not None:
         sorted_images.check_sorting(chosen, files=are_files(shards))
-        sorting = sorted_images.SortedImages(sort_into, options["labels"], links=links)
+        sorting = sorted_images.SortedImages(sort_into, _answers(options), links=links)
     classifier = _classifier(options, engine, address, actors)
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
     with ExitStack() as held:
@@ -172,3 +172,10 @@ def _classifier(
     from poise.inference.classifier import Classifier
 
     return Classifier(**options)
+
+
+def _answers(options: dict[str, Any]) -> tuple[str, ...]:
+    """Return all that an image may be answered with: the labels and, with a tree, its nodes."""
+    from poise.calibration import Tree
+
+    return Tree(options["labels"], options["parents"]).names if options["parents"] else options["labels"]

@@ -17,8 +17,12 @@ from poise.threads import set_threads
 EngineName = StrEnum("EngineName", ["local", "ray"])
 _ABOUT = {row.name: row.about for row in rows(Options)}
 
-Labels = Annotated[str | None, typer.Option(help="Comma-separated labels.")]
-LabelsFile = Annotated[Path | None, typer.Option(help="Text file with one label per line.")]
+Labels = Annotated[
+    str | None, typer.Option(help="Comma-separated labels; in a tree, paths such as 'animal > cat > tabby'.")
+]
+LabelsFile = Annotated[
+    Path | None, typer.Option(help="Text file with one label per line, or CSV file with paths in the column path.")
+]
 # Options of `poise.options` in commands that take only a few of them.
 Model = Annotated[str, typer.Option(help=_ABOUT["model"].help)]
 Template = Annotated[str | None, typer.Option(help=_ABOUT["template"].help, show_default=_ABOUT["template"].shown)]
@@ -86,11 +90,20 @@ def stored_options(ctx: typer.Context, options: Mapping[str, Any], labels: Seque
         known = Calibration.load(file)
         stored = trusted_options(known, given(ctx, found))
         found = {**unless_given(ctx, found, stored), "calibration": known}
-    return {**found, "labels": tuple(labels or found.get("labels", ()))}
+    own = {name: tuple(found.get(name, ())) for name in ("labels", "parents")}
+    return {**found, **(written_labels(labels, own["parents"]) if labels else own)}
+
+
+def written_labels(written: Sequence[str], parents: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the options that labels give as people write them; ``parents``: of labels that are not in a tree."""
+    from poise.prompts.labels import split_paths
+
+    labels, paths = split_paths(written)
+    return {"labels": tuple(labels), "parents": tuple(paths or parents)}
 
 
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
-    """Return the labels that one of two options gives."""
+    """Return the labels that one of two options gives, as they are written."""
     if (labels is None) == (labels_file is None):
         given = "No labels were given" if labels is None else "Both --labels and --labels-file were given"
         raise InvalidLabelsError(f"{given}.", hint="Give either --labels a,b,c or --labels-file FILE.")

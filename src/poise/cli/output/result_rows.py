@@ -56,6 +56,7 @@ _TABLE: dict[str, Value] = {
     "raw": _number("raw_confidence", "{:.3f}".format),
     "next": _next,
     "set": _set,
+    "node": lambda result: result.node,
     "decision": lambda result: result.decision,
 }
 
@@ -87,9 +88,13 @@ class Columns:
 
 
 def _decided(result: Result, threshold: float) -> Result:
-    answered = result.confidence >= threshold and result.rejected is None
-    decision: Literal["answer", "abstain"] = "answer" if answered else "abstain"
-    return replace(result, decision=decision, threshold=threshold, guarantee=_OWN_THRESHOLD)
+    answered, added = result.confidence >= threshold, dict[str, Any]()
+    if result.path is not None:
+        known = {**result.probabilities, **(result.nodes or {})}
+        reached = [node for node in result.path if known[node] >= threshold]
+        answered, added = bool(reached), {"node": reached[-1] if reached else None, "depth": len(reached)}
+    decision: Literal["answer", "abstain"] = "answer" if answered and result.rejected is None else "abstain"
+    return replace(result, decision=decision, threshold=threshold, guarantee=_OWN_THRESHOLD, **added)
 
 
 def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
@@ -119,7 +124,7 @@ def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
         tuple(lines),
         tuple(below),
         texts=3,
-        more_texts=frozenset(headings.index(name) for name in ("next", "set", "decision") if name in shown),
+        more_texts=frozenset(headings.index(name) for name in ("next", "set", "node", "decision") if name in shown),
         dispensable=tuple(headings.index(name) for name in _DISPENSABLE if name in shown),
     )
     return render([table], colour=sys.stdout.isatty())

@@ -23,8 +23,8 @@ class SortedImages:
 
     Args:
         root: where the folders are made.
-        labels: of the classifier. A folder has the label's name with underscores for spaces, as `poise calibrate` and
-            `poise evaluate` read it.
+        labels: of the classifier, and the nodes of their tree. A folder has the label's name with underscores for
+            spaces, as `poise calibrate` and `poise evaluate` read it.
         links: make symbolic links instead of copies.
     """
 
@@ -42,7 +42,7 @@ class SortedImages:
         """Put the image of a result into its folder, and return the file there."""
         unsure = result.decision == "abstain" or result.rejected is not None
         source = Path(result.source).resolve()
-        folder = self.root / (UNSURE if unsure else self.folders[result.label])
+        folder = self.root / (UNSURE if unsure else self.folders[result.node or result.label])
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for number in count(1):
