@@ -149,6 +149,7 @@ def test_worse_in_one_of_two_metrics_is_worse() -> None:
 def test_the_options_are_those_of_a_classifier(made: Calibration) -> None:
     assert made.options() == {
         "labels": ("a", "b", "ç"),
+        "parents": (),
         "model": "m",
         "method": [made.recommended],
         "template": "{}",

@@ -81,7 +81,7 @@ def test_the_first_label_that_differs_is_named(labels: tuple[str, ...], then: st
 
 
 def test_conditions_are_read_back_from_plain_values() -> None:
-    values = {**asdict(MADE), "labels": list(MADE.labels)}
+    values = {**asdict(MADE), "labels": list(MADE.labels), "parents": []}
     assert Conditions.from_dict(values) == MADE
     wrong = {"views": "64", "seed": True, "augmix": 1, "labels": "abc", "model": None, "template": 3, "init_hash": None}
     for name, value in wrong.items():
@@ -90,4 +90,4 @@ def test_conditions_are_read_back_from_plain_values() -> None:
     for labels in ([], ["a", 3], [None]):
         with pytest.raises(ValueError, match="labels") as problem:
             Conditions.from_dict({**values, "labels": labels})
-        assert str(problem.value) == "its labels are not a list of texts"
+        assert str(problem.value) == ("its labels are not a list of texts" if labels else "it has no labels")

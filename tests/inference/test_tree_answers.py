@@ -39,7 +39,8 @@ def calibration() -> Calibration:
     results = classify(seen)
     middle = float(np.median([result.confidence for result in results]))
     truth = [result.label if result.confidence > middle else sibling[result.label] for result in results]
-    return classify.calibrate(seen, truth, missing_labels=True)
+    with pytest.warns(UserWarning, match="labels have no image"):
+        return classify.calibrate(seen, truth)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_commands_read_paths_and_answer_with_nodes(tmp_path: Path) -> None:
     tree, out = tmp_path / "tree.csv", tmp_path / "c.json"
     tree.write_text("path\n" + "\n".join(PATHS) + "\n", "utf-8")
     options = ["--model", "tiny", "--device", "cpu", "--method", "zero-shot"]
-    invoke("calibrate", labelled, "--labels-file", tree, "--out", out, "--missing-labels", *options)
+    invoke("calibrate", labelled, "--labels-file", tree, "--out", out, *options)
     new = save(tmp_path / "new", 8, lambda at: ".", seed=4)
     given = ["--calibration", out, "--device", "cpu", "--max-error", "0.2", "--quiet"]
     rows = json.loads(invoke("classify", new, *given, "--format", "json"))
