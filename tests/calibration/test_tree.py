@@ -197,7 +197,7 @@ def test_certified_errors_of_nodes_in_many_draws(labels: int, images: int, kind:
 
 def test_a_calibration_of_probabilities_answers_with_nodes() -> None:
     generator = np.random.default_rng(0)
-    probs = generator.dirichlet(np.full(5, 0.2), 300)
+    probs = generator.dirichlet(np.full(5, 0.1), 300)
     truth = np.array([generator.choice(5, p=row) for row in probs])
     calibration = calibrate_probabilities(probs[:200], truth[:200], labels=LABELS, parents=PATHS)
     plain = calibrate_probabilities(probs[:200], truth[:200], labels=LABELS)
