@@ -1,9 +1,10 @@
 """How answers depend on T_min, T_max, the number of views, the number of steps, and the parts of the objective.
 
-python benchmarks/sensitivity.py --data DATA [--dataset caltech101,folder:PETS] [--images 150] [--model pocket]
+python benchmarks/sensitivity.py --data DATA [--dataset caltech101,folder:PETS] [--images 150] [--sweep views]
 
 One setting changes at a time, and the others have their defaults. All settings answer the same images from the same
-features: views are nested, the first 8 of 64 are those of 8. Nothing is chosen here: the numbers are of test images.
+features: views are nested, the first 8 of 64 are those of 8, and AugMix is off, as in `poise.Classifier`. Nothing is
+chosen here: the numbers are of test images.
 The results are one row per setting in a CSV file (--out), which docs/facts.py writes into docs/sensitivity.md.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +43,7 @@ METRICS = ("accuracy", "ece", "ece_floor")
 COLUMNS = (
     *("sweep", "value", "dataset", "images", "model", "accuracy", "confidence", "ece", "ece_floor"),
     *("over_confidence", "over_confidence_low", "over_confidence_high", "ece_difference", "ece_low", "ece_high"),
+    *("accuracy_difference", "accuracy_low", "accuracy_high", "other_labels"),
 )
 
 
@@ -55,30 +57,31 @@ class Variant:
     views: int = VIEWS
 
 
-def variants() -> Iterator[Variant]:
-    """Yield all settings, the defaults once in each sweep."""
-    for name in OBJECTIVES:
+def variants(sweeps: Collection[str]) -> Iterator[Variant]:
+    """Yield the settings of some sweeps, the defaults once in each, and zero-shot and the baseline in any case."""
+    for name in OBJECTIVES if "objective" in sweeps else ("zero-shot", BASELINE):
         yield Variant("objective", name, methods.get(name))
     for option, values in SWEEPS.items():
-        for value in values:
+        for value in values if option in sweeps else ():
             if option == "views":
                 yield Variant(option, f"{value:g}", methods.get(BASELINE), int(value))
             else:
                 yield Variant(option, f"{value:g}", methods.get(BASELINE, **{option: value}))
 
 
-def answers(encoder: DualEncoder, images: ImageSet, seed: int, cache: Path | None) -> dict[Variant, np.ndarray]:
+def answers(
+    encoder: DualEncoder, images: ImageSet, chosen: list[Variant], seed: int, cache: Path | None
+) -> dict[Variant, np.ndarray]:
     """Return the probabilities [N, C] of every variant; variants with the same views share a tuner."""
-    recipe = ViewRecipe(VIEWS, seed, images.augmix)
+    recipe = ViewRecipe(VIEWS, seed)
     features = encode(images, encoder, recipe, cache=cache).features
     print(f"{images.name}: {len(images)} images encoded", flush=True)
     found: dict[Variant, np.ndarray] = {}
-    chosen = list(variants())
     for views in sorted({variant.views for variant in chosen}):
         some = [each for each in chosen if each.views == views]
         named = {each.method.before_posthoc(): each.method for each in some}  # the defaults are in every sweep
         rows = [replace(method, name=name) for name, method in named.items()]
-        tuner = make_tuner(encoder, tokenise(encoder, images.classes, images.template), rows)
+        tuner = make_tuner(encoder, tokenise(encoder, images.classes, images.template, repeats=True), rows)
         answered = list(Predictor(encoder, tuner, recipe).answer(features[:, :views]))
         for each in some:
             found[each] = np.stack([row[each.method.before_posthoc()].probs for row in answered if row is not None])
@@ -91,15 +94,21 @@ def table(images: ImageSet, found: dict[Variant, np.ndarray], model: str) -> Ite
     labels = [item.label for item in images.items]
     samples = {each: Sample.of(probs, labels) for each, probs in found.items()}
     scores = {each: estimate([sample], names=METRICS) for each, sample in samples.items()}
-    base = next(score for each, score in scores.items() if (each.sweep, each.value) == ("objective", BASELINE))
+    default = next(each for each in found if (each.sweep, each.value) == ("objective", BASELINE))
+    base, baseline = scores[default], found[default]
     for each, score in scores.items():
         over = _mean(samples[each].confidence - samples[each].correct)
-        change = score["ece"] - base["ece"]
+        change, gain = score["ece"] - base["ece"], score["accuracy"] - base["accuracy"]
+        other = found[each].argmax(1) != baseline.argmax(1)
         numbers = {
             **{name: score[name].value for name in METRICS},
             "confidence": samples[each].confidence.mean(),
             **dict(zip(("over_confidence", "over_confidence_low", "over_confidence_high"), over, strict=True)),
             **dict(zip(("ece_difference", "ece_low", "ece_high"), (change.value, *change.bounds), strict=True)),
+            **dict(
+                zip(("accuracy_difference", "accuracy_low", "accuracy_high"), (gain.value, *gain.bounds), strict=True)
+            ),
+            "other_labels": other.mean(),
         }
         facts = {"sweep": each.sweep, "value": each.value, "dataset": images.name.rpartition("/")[2], "model": model}
         yield {**facts, "images": len(labels), **{name: f"{100 * value:.2f}" for name, value in numbers.items()}}
@@ -116,6 +125,7 @@ def main() -> None:
     parser.add_argument("--data", default="data", help="folder of the datasets")
     parser.add_argument("--dataset", default="caltech101", help="comma-separated datasets")
     parser.add_argument("--images", type=int, default=150, help="images per dataset")
+    parser.add_argument("--sweep", default=",".join(("objective", *SWEEPS)), help="comma-separated sweeps")
     parser.add_argument("--model", default="pocket")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cache", type=Path, help="folder for the features, to answer again without encoding")
@@ -125,7 +135,8 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for name in options.dataset.split(","):
         images = open_dataset(name, options.data).subset(options.images)
-        rows += table(images, answers(encoder, images, options.seed, options.cache), options.model)
+        chosen = list(variants(options.sweep.split(",")))
+        rows += table(images, answers(encoder, images, chosen, options.seed, options.cache), options.model)
     with options.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.cli.input import labelled_images
+from poise.cli.output import calibration_tables
 from poise.errors import InvalidCalibrationError, InvalidDatasetError, InvalidLabelsError, InvalidOptionError
 
 TINY = ["--model", "tiny", "--views", "3", "--device", "cpu"]
@@ -169,6 +171,11 @@ def test_a_csv_file_with_other_columns_is_told_which_it_has(tmp_path):
     (tmp_path / "x.csv").write_text("path,class\na.png,cat\n")
     text = refused(InvalidDatasetError, "calibrate", tmp_path / "x.csv", "--out", tmp_path / "c.json", *TINY)
     assert "has no column label, but 'path', 'class'" in text
+
+
+def test_a_small_probability_is_not_printed_as_0():
+    part = SimpleNamespace(scores={"lac": np.full(100, 10.0)})
+    assert [str(cell) for cell in calibration_tables._set_line("zero-shot", part, 0.9).cells][-1] == "4.5e-05"
 
 
 def test_groups_of_methods_and_what_cannot_be_certified(folder, tmp_path):

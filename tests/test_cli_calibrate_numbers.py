@@ -76,7 +76,7 @@ def test_each_format_gives_the_calibration_of_the_arrays(suffix, numbers, tmp_pa
     ):
         assert text in result.output, text
     assert "Recommended" not in result.output
-    made, expected = Calibration.load(out), calibrate_probabilities(probs, truth, labels=LABELS, delta=1 - 0.95)
+    made, expected = Calibration.load(out), calibrate_probabilities(probs, truth, labels=LABELS, confidence=0.95)
     assert made.to_dict() == expected.to_dict()
 
 

@@ -56,7 +56,7 @@ def test_reasons_end_without_a_full_stop() -> None:
 
 def test_one_image_is_singular() -> None:
     with pytest.raises(InvalidCalibrationError, match=r"^1 image is too few"):
-        check_number(1, coverage=[0.9], max_error=[], delta=0.05, methods=1)
+        check_number(1, coverage=[0.9], max_error=[], confidence=0.95, methods=1)
     assert "1 label:" in repr(_classifier())
 
 

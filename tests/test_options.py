@@ -9,13 +9,14 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 import poise
 from poise.client import AsyncClient, Client
+from poise.evaluate.config import RunConfig
 from poise.inference import ray_classifier
-from poise.inference.batch_sizes import default_batch_size
+from poise.inference.auto_views import FULL
 from poise.options import Options, request_rows, rows
 
 # One line more in `AnswerOptions`, before anything else of poise is imported.
@@ -129,6 +130,17 @@ def test_the_keywords_of_the_classifier_are_the_options() -> None:
         assert f"        {row.name}: " in str(poise.Classifier.__doc__), row.name
 
 
+def test_16_views_are_the_default_and_64_the_papers() -> None:
+    assert (Options().views, RunConfig().views, FULL) == (16, 64, 64)
+    classify = poise.Classifier(["cat", "dog"], "tiny", device="cpu")
+    images = list(np.random.default_rng(0).integers(0, 256, (21, 32, 32, 3), np.uint8))
+    made = poise.Classifier(["cat", "dog"], "tiny", device="cpu", views=64).calibrate(images[1:], ["cat", "dog"] * 10)
+    assert classify.recipe.views == 16
+    assert made.conditions.views == poise.Classifier.from_calibration(made, device="cpu").recipe.views == 64
+    with pytest.raises(poise.errors.InvalidCalibrationError, match="views 64, and this classifier has 16"):
+        poise.Classifier(["cat", "dog"], "tiny", device="cpu", calibration=made)
+
+
 def test_calls_of_the_client_show_the_options_of_a_request() -> None:
     names = {row.about.request for row in request_rows()}
     assert names == {
@@ -142,5 +154,6 @@ def test_calls_of_the_client_show_the_options_of_a_request() -> None:
 
 def test_a_cluster_computes_shares_for_the_views_of_a_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_classifier, "Pool", lambda *given, **options: types.SimpleNamespace(on_gpu=False))
+    monkeypatch.setattr(ray_classifier, "default_batch_size", lambda device, views: views)
     made = ray_classifier.ClusterClassifier({"labels": ["cat", "dog"], "method": ["zero-shot"]})
-    assert made.share == default_batch_size(torch.device("cpu"), 64) != default_batch_size(torch.device("cpu"), 1)
+    assert made.share == Options.views

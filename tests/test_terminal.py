@@ -15,6 +15,7 @@ from rich.console import Console
 
 from poise import terminal
 from poise.cli.app import main
+from poise.cli.output.verbose import remark
 from poise.progress import progress_bar
 from tests.evaluate.attempt import make_images
 from tests.report import made
@@ -197,3 +198,15 @@ def test_progress_of_other_packages_is_drawn(monkeypatch: pytest.MonkeyPatch) ->
     for text in ("\r 10%|# | x\x1b[31m", "\n\x1b[A", "a\rb", "\x1b[Aa"):
         sys.stderr.write(text)
     assert streams.text() == "\r 10%|# | x\\u001b[31m\n\x1b[Aa\\rb\\u001b[Aa"
+
+
+@pytest.mark.parametrize(("tty", "lines"), [(False, 1), (True, 3)])
+def test_remarks_are_broken_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tty: bool, lines: int) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    streams = Streams(monkeypatch, tty=tty)
+    said = "no confidence threshold is certain to keep the error at 5 % with these calibration images; " * 2
+    remark(said)
+    found = streams.text().splitlines()
+    assert len(found) >= lines
+    assert (max(map(len, found)) <= 60) is tty
+    assert " ".join(" ".join(found).split()) == f"poise: {said}".strip()

@@ -2,7 +2,7 @@
 What happens to one image
 =========================
 
-The default method ``kld+cats`` looks at 64 views of an image, gives each a temperature by its confidence, and moves
+The default method ``kld+cats`` looks at many views of an image, gives each a temperature by its confidence, and moves
 the prediction of the plain image towards the mean of the most confident views. This example shows it for one image,
 with the embedded model.
 """
@@ -16,7 +16,7 @@ from poise.images.samples import sample_images
 
 rocket = next(path for path in sample_images() if path.stem == "rocket")
 labels = ["rocket", "lighthouse", "tower", "bird", "motorcycle"]
-classify = poise.Classifier(labels, method="kld+cats", device="cpu")
+classify = poise.Classifier(labels, method="kld+cats", views=64, device="cpu")
 result = classify(rocket, details=True)
 details = result.details
 print(f"{result.label}: {details.init_probabilities[result.label]:.3f} before, {result.confidence:.3f} after")

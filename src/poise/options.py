@@ -69,7 +69,7 @@ class AnswerOptions:
     init: str = option("template", "Where tuning starts: a name of `poise list inits`, or a prompt file.")
     views: int = option(
         DEFAULT_VIEWS,
-        "Views per image, including the plain view.",
+        "Views per image, including the plain view; the paper has 64.",
         request="views",
         bounds={"ge": 1, "le": 2**31},
         views=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import textwrap
 from unicodedata import category
 
 
@@ -57,6 +58,15 @@ def _escaped(character: str) -> str:
     if character in _JOINERS:
         return character
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+
+
+def wrapped(text: str, width: int) -> str:
+    r"""Break a line between words into lines of at most ``width`` characters, unless a single word is longer.
+
+    >>> wrapped("poise: no confidence threshold", 22)
+    'poise: no confidence\n  threshold'
+    """
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def as_words(label: str) -> str:

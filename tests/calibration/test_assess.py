@@ -116,7 +116,7 @@ def test_the_recommendation_in_words() -> None:
         "cheap",
         "cheap has the best Brier score 0.200 and costs least.",
     )
-    assert recommend(seconds, {"dear": best}) == ("dear", "dear has the best Brier score 0.200.")
+    assert recommend(seconds, {"dear": best}) == ("dear", "dear is the only method, with the Brier score 0.200.")
     chosen, reason = recommend(seconds, {"cheap": noisy(0.3003, 0.9), "dear": best, "middle": noisy(0.21, 0.9)})
     assert chosen == "cheap"
     low, high = 0.1003 - 0.95 * 0.99, 0.1003 + 0.95 * 0.99

@@ -21,7 +21,10 @@ MADE = Conditions(
     augmix=True,
     seed=0,
 )
-HINT = "Answers would differ from the calibrated ones. Use the same options, or run `poise calibrate` again."
+HINT = (
+    "Answers would differ from the calibrated ones. Use the same options, as `Classifier.from_calibration` does, or "
+    "run `poise calibrate` again."
+)
 OTHER = {
     "fingerprint": "g",
     "template": "{}",

@@ -107,8 +107,8 @@ def test_labels_levels_and_methods_that_do_not_fit():
             calibrate_probabilities(probs, truth, labels=labels)
     with pytest.raises(InvalidCalibrationError, match="30 images are too few"):
         calibrate_probabilities(probs, truth, coverage=0.99)
-    with pytest.raises(InvalidOptionError, match="delta"):
-        calibrate_probabilities(probs, truth, delta=1.5)
+    with pytest.raises(InvalidOptionError, match="confidence"):
+        calibrate_probabilities(probs, truth, confidence=1.5)
     with pytest.warns(UserWarning, match="12 images say little"):
         calibrate_probabilities(probs[:12], truth[:12])
     made = calibrate_probabilities(probs, truth)

@@ -171,8 +171,8 @@ def test_the_cheapest_method_that_is_not_worse_is_recommended():
     assert "not significantly worse than dear" in reason
     name, reason = recommend({"cheap": 0.1, "dear": 2.0}, {"cheap": bad, "dear": good})
     assert name == "dear"
-    assert "cheap cost less, but are significantly worse" in reason
+    assert "cheap costs less, but is significantly worse" in reason
     name, reason = recommend({"cheap": 0.1, "dear": 2.0}, {"cheap": good, "dear": bad})
     assert name == "cheap"
     assert "costs least" in reason
-    assert recommend({"one": 1.0}, {"one": good}) == ("one", "one has the best Brier score 0.180.")
+    assert recommend({"one": 1.0}, {"one": good}) == ("one", "one is the only method, with the Brier score 0.180.")

@@ -239,7 +239,7 @@ def test_what_is_refused(encoder, calibration):
         with pytest.raises(InvalidOptionError):
             plain.calibrate(images(12), truth(12), coverage=[level])
         with pytest.raises(InvalidOptionError):
-            plain.calibrate(images(12), truth(12), delta=level)
+            plain.calibrate(images(12), truth(12), confidence=level)
         with pytest.raises(InvalidOptionError):
             classifier(encoder, calibration=calibration)(images(1, seed=8)[0]).set_at(level)
     with pytest.raises(InvalidOptionError, match=r"max_error is '0\.5'"):

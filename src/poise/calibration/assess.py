@@ -111,10 +111,13 @@ def recommend(seconds: Mapping[str, float], after: Mapping[str, Mapping[str, Est
     good = [name for name in after if name == best or not _worse(after[name], after[best])]
     chosen = min(good, key=lambda name: seconds[name])
     score = f"Brier score {after[best]['brier'].value:.3f}"
+    if len(after) == 1:
+        return best, f"{best} is the only method, with the {score}."
     if chosen == best:
         cheaper = [name for name in after if seconds[name] < seconds[best]]
-        note = f"; {', '.join(cheaper)} cost less, but are significantly worse" if cheaper else " and costs least"
-        return best, f"{best} has the best {score}{note if len(after) > 1 else ''}."
+        verbs = "costs less, but is" if len(cheaper) == 1 else "cost less, but are"
+        note = f"; {', '.join(cheaper)} {verbs} significantly worse" if cheaper else " and costs least"
+        return best, f"{best} has the best {score}{note}."
     difference = after[chosen]["brier"] - after[best]["brier"]
     low, high = difference.bounds
     return chosen, (

@@ -60,8 +60,8 @@ class Conditions(AnswerOptions):
                 then, given = then[:_SHOWN], given[:_SHOWN]
             raise InvalidCalibrationError(
                 f"The calibration was made with {name} {then!r}, and this classifier has {given!r}.",
-                hint="Answers would differ from the calibrated ones. Use the same options, or run `poise calibrate` "
-                "again.",
+                hint="Answers would differ from the calibrated ones. Use the same options, as "
+                "`Classifier.from_calibration` does, or run `poise calibrate` again.",
             )
 
     @classmethod

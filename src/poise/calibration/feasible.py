@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from poise.calibration.certify import Certificate, images_for_error
 from poise.calibration.conformal import images_for_coverage
 from poise.calibration.estimates import images_needed, lowest_error, surest
-from poise.calibration.levels import exact_level
+from poise.calibration.levels import exact_level, failure
 from poise.errors import InvalidCalibrationError
 from poise.text import counted
 
@@ -31,16 +31,16 @@ def warn_if_few(images: int) -> None:
 
 
 def check_number(
-    images: int, *, methods: int, coverage: Sequence[float], max_error: Sequence[float], delta: float
+    images: int, *, methods: int, coverage: Sequence[float], max_error: Sequence[float], confidence: float
 ) -> None:
     """Raise an error if the guarantees that are asked for need more images."""
-    levels = (("delta", [delta]), ("coverage", coverage), ("max_error", max_error))
+    levels = (("confidence", [confidence]), ("coverage", coverage), ("max_error", max_error))
     for name, level in ((name, level) for name, several in levels for level in several):
         exact_level(name, level)
     needed = {f"prediction sets with coverage {level:g}": images_for_coverage(level) for level in coverage}
     for level in max_error:
-        what = f"an error of at most {level:g} with confidence {1 - delta:g}"
-        needed[what] = images_for_error(level, delta / methods)
+        what = f"an error of at most {level:g} with confidence {confidence:g}"
+        needed[what] = images_for_error(level, failure(confidence) / methods)
     needed["any calibration"] = 2
     if problems := [f"at least {count} are needed for {what}" for what, count in needed.items() if images < count]:
         raise InvalidCalibrationError(

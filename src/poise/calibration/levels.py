@@ -1,4 +1,4 @@
-"""The probabilities that users choose (coverage, error rate, delta): their check and their exact value."""
+"""The probabilities that users choose (coverage, error rate, confidence): their check and their exact value."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def exact_level(name: str, value: float) -> Fraction:
     given = Fraction(float(value))
     short = given.limit_denominator(10**9)
     return short if abs(short - given) <= given / 10**15 else given
+
+
+def failure(confidence: float) -> float:
+    """Return the probability delta with which a statement of this confidence may fail: 0.05 for 0.95, exactly."""
+    return float(1 - exact_level("confidence", confidence))

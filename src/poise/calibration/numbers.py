@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import scipy  # imports scipy.special when it is first used
@@ -12,6 +13,7 @@ from poise.calibration.applied import array_of
 from poise.calibration.assess import Answers, assess
 from poise.calibration.conditions import GIVEN, Conditions
 from poise.calibration.feasible import check_number, several, warn_if_few
+from poise.calibration.levels import failure
 from poise.calibration.stored import Calibration
 from poise.calibration.tree import Tree
 from poise.errors import InvalidLabelsError, InvalidOptionError
@@ -29,7 +31,7 @@ def calibrate_probabilities(
     labels: Sequence[str] | None = None,
     coverage: float | Sequence[float] = (),
     max_error: float | Sequence[float] = (),
-    delta: float = 0.05,
+    confidence: float = 0.95,
     parents: Mapping[str, str | None] | Sequence[str] = (),
 ) -> Calibration:
     """Calibrate the probabilities of any model; `Calibration.apply` then calibrates those of other images.
@@ -40,7 +42,7 @@ def calibrate_probabilities(
         labels: names of the C classes; None for their positions.
         coverage: coverages of prediction sets that will be asked for; too few images are an error.
         max_error: shares of wrong answers that will be asked for; too few images are an error.
-        delta: probability with which a certified threshold may fail.
+        confidence: probability with which certified thresholds hold.
         parents: a tree of the labels, as in `poise.Classifier`.
 
     Raises:
@@ -57,7 +59,8 @@ def calibrate_probabilities(
     check_table(table)
     names = _names(labels, table.shape[1])
     classes = checked_labels(array_of("Correct classes", truth), *table.shape)
-    check_number(len(table), methods=1, coverage=several(coverage), max_error=several(max_error), delta=delta)
+    wanted: Any = {"coverage": several(coverage), "max_error": several(max_error), "confidence": confidence}
+    check_number(len(table), methods=1, **wanted)
     warn_if_few(len(table))
     noise = np.random.Generator(np.random.Philox(0)).random(len(table))
     tree = Tree(names, parents) if parents else None
@@ -66,9 +69,8 @@ def calibrate_probabilities(
         labels=names, parents=paths, model=GIVEN, template="", views=1, fingerprint=GIVEN, init_hash=""
     )
     keys = [f"row {at}" for at in range(len(table))]  # equal rows are different images
-    return assess(
-        conditions, {METHOD: Answers({}, np.minimum(table, 1.0))}, classes, noise, keys, delta=delta, tree=tree
-    )
+    answers = {METHOD: Answers({}, np.minimum(table, 1.0))}
+    return assess(conditions, answers, classes, noise, keys, delta=failure(confidence), tree=tree)
 
 
 def probabilities_of_features(image: ArrayLike, text: ArrayLike, scale: float) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
+from poise.defaults import DEFAULT_MODEL, PAPER_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError, reason_of
 from poise.files import read_bounded
 from poise.text import file_name
@@ -35,7 +35,7 @@ class RunConfig:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # method (or "all") -> options of methods.get
     seeds: tuple[int, ...] = (1, 2, 3)
     limit: int = 0  # images per dataset; 0 = all
-    views: int = DEFAULT_VIEWS  # per image, including the plain view
+    views: int = PAPER_VIEWS  # per image, including the plain view
     view_engine: str = "auto"  # auto = poise.views.DEFAULT_ENGINE
     augmix: str = "auto"  # auto = as TPT's protocol has it for the dataset; c-tpt = also on for ImageNet's shifts
     template: str = ""  # "" = that of the dataset

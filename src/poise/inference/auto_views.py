@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from poise.calibration import upper_bound
-from poise.defaults import DEFAULT_VIEWS
+from poise.defaults import PAPER_VIEWS
 from poise.errors import InvalidOptionError
 from poise.inference.predictor import Predictor
 from poise.methods import Method
@@ -29,7 +29,7 @@ from poise.results import Failure
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
 
-FULL = DEFAULT_VIEWS
+FULL = PAPER_VIEWS
 CANDIDATES = (32, 16, 8, 4)
 FEWEST, MOST = 60, 100  # images of a sample: fewer can't show that 95 % of the labels agree; more cost time
 DELTA = 0.05  # probability with which a bound is exceeded

@@ -12,6 +12,7 @@ import numpy as np
 
 from poise.calibration import Answers, Calibration, assess
 from poise.calibration.feasible import check_number, several, warn_if_few
+from poise.calibration.levels import failure
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import conditions_of, uniform
@@ -40,7 +41,7 @@ def calibrate(
     *,
     coverage: float | Sequence[float] = (),
     max_error: float | Sequence[float] = (),
-    delta: float = 0.05,
+    confidence: float = 0.95,
     watched: Watched = _unwatched,
 ) -> Calibration:
     """Calibrate a classifier; see `Classifier.calibrate`."""
@@ -61,7 +62,7 @@ def calibrate(
         "methods": len(names),
         "coverage": several(coverage),
         "max_error": several(max_error),
-        "delta": delta,
+        "confidence": confidence,
     }
     check_number(len(images), **wanted)
     outcomes = list(watched(classifier.predictions(images), len(images)))
@@ -82,6 +83,7 @@ def calibrate(
         )
     keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
+    delta = failure(confidence)
     return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta, tree=classifier.tree)
 
 

@@ -61,7 +61,7 @@ class Classifier(Generic[M_co]):
             them, or "auto" (those before it if there are any).
         init: where tuning starts: "template" (its words), "fpp" or "fpp-shift" (fitted here, without data), the file
             of a prompt from `poise fit` or `poise convert`, or a prompt.
-        views: views per image, the plain image included; "auto": those of the calibration.
+        views: views per image, the plain image included; "auto": those of the calibration. The paper has 64.
         augmix: mix the augmented views with AugMix, as the published protocol does on fine-grained datasets.
         seed: seed of the random views.
         device: "auto" (CUDA, else MPS, else the CPU), "cpu", "cuda", "cuda:1", "mps", "openvino", or a torch.device.
@@ -280,7 +280,7 @@ class Classifier(Generic[M_co]):
         *,
         coverage: float | Sequence[float] = (),
         max_error: float | Sequence[float] = (),
-        delta: float = 0.05,
+        confidence: float = 0.95,
         progress: bool = False,
     ) -> Calibration:
         """Compare and calibrate the methods on labelled images of your own task.
@@ -292,7 +292,7 @@ class Classifier(Generic[M_co]):
             labels: the correct label of each image, one of ``self.labels``; labels without an image give a warning.
             coverage: wanted coverage of prediction sets, such as 0.9, or several.
             max_error: wanted share of wrong answers, such as 0.05, or several.
-            delta: probability with which a certified threshold may fail.
+            confidence: probability with which certified thresholds hold.
             progress: whether to show progress on stderr.
 
         Raises:
@@ -315,7 +315,7 @@ class Classifier(Generic[M_co]):
             labels,
             coverage=coverage,
             max_error=max_error,
-            delta=delta,
+            confidence=confidence,
             watched=partial(watched, quiet=not progress),
         )
 

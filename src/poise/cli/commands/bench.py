@@ -27,7 +27,7 @@ from poise.cli.input.shared_options import (
 from poise.cli.output.dry_run import show_plan
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.cli.typer_app import Commands
-from poise.defaults import DEFAULT_MODEL, DEFAULT_VIEWS
+from poise.defaults import DEFAULT_MODEL, PAPER_VIEWS
 from poise.errors import StorageError
 from poise.terminal import styled
 from poise.text import counted
@@ -70,7 +70,7 @@ def run_command(
     model: Annotated[str | None, _like(Model, DEFAULT_MODEL)] = None,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
     limit: Annotated[int | None, _option("Images per dataset, a fixed stratified subset.", "all")] = None,
-    views: Annotated[int | None, _like(FixedViews, str(DEFAULT_VIEWS))] = None,
+    views: Annotated[int | None, _like(FixedViews, str(PAPER_VIEWS))] = None,
     view_engine: Annotated[str | None, _option("How views are made: auto, pil or batched.", "auto")] = None,
     augmix: Annotated[str | None, _option("AugMix: auto (as TPT has it), c-tpt, on or off.", "auto")] = None,
     framework: Annotated[str | None, _option("How images are adapted to (see `poise list frameworks`).", "tpt")] = None,

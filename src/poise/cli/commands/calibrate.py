@@ -80,7 +80,7 @@ def calibrate(
 
     coverages, errors = _levels("--coverage", coverage), _levels("--max-error", max_error)
     exact_level("--confidence", confidence)
-    limits: Any = {"coverage": coverages, "max_error": errors, "delta": 1 - confidence}
+    limits: Any = {"coverage": coverages, "max_error": errors, "confidence": confidence}
     names = None if labels is None and labels_file is None else labels_from(labels, labels_file)
     numbers = {"--probabilities": probabilities, "--features": features, "--text": text, "--scale": scale}
     numbers = {option: value for option, value in {**numbers, "--truth": truth}.items() if value is not None}
@@ -106,10 +106,9 @@ def calibrate(
     if numbers:
         typer.echo(f"\nWritten: {out}. Use it in Python: poise.Calibration.load('{out}').apply(probabilities)")
     else:
-        typer.echo(
-            f"\nRecommended: {calibration.reason}\n"
-            f"Written: {out}. Use it with: poise classify IMAGES --calibration {out}"
-        )
+        typer.echo()
+        show(Table("", (), (), (f"Recommended: {calibration.reason}",)))
+        typer.echo(f"Written: {out}. Use it with: poise classify IMAGES --calibration {out}")
 
 
 def _check_alone(images: Path | None, numbers: set[str], options: list[str]) -> None:

@@ -83,7 +83,7 @@ def _fixed_views(text: str) -> int:
 VIEWS_OR_AUTO: Mapping[str, Any] = {  # of commands that have images to choose on
     "parser": _views,
     "metavar": "N|auto",
-    "help": "Views per image, including the plain view; auto: the fewest whose answers agree with 64, chosen on the "
-    "images (60 or more).",
+    "help": "Views per image, including the plain view; auto: the fewest whose answers agree with the paper's 64, "
+    "chosen on the images (60 or more).",
 }
 FIXED_VIEWS: Mapping[str, Any] = {"parser": _fixed_views, "metavar": "N"}  # of commands that have none

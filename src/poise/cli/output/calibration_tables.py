@@ -156,4 +156,5 @@ def _estimate(name: str, part: MethodCalibration, share: float) -> Line:
 def _set_line(name: str, part: MethodCalibration, coverage: float) -> Line:
     from poise.calibration import quantile
 
-    return Line.of(name, f"{100 * coverage:g} %", f"{math.exp(-quantile(part.scores['lac'], coverage)):.4f}")
+    least = math.exp(-quantile(part.scores["lac"], coverage))
+    return Line.of(name, f"{100 * coverage:g} %", f"{least:.4f}" if least >= 0.001 else f"{least:.1e}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 from typing import Annotated
 
 import typer
 
 from poise.errors import InvalidOptionError
-from poise.text import printable
+from poise.text import printable, wrapped
 
 
 class _ToStderr(logging.Handler):
@@ -51,6 +53,7 @@ Quiet = Annotated[bool, typer.Option(callback=_set_quiet, help="Print no progres
 
 
 def remark(text: str, *, quiet: bool = False) -> None:
-    """Print one line that is not a result to stderr."""
+    """Print one line that is not a result to stderr; a terminal shows it in several, broken between words."""
     if not quiet:
-        typer.echo(f"poise: {printable(text)}", err=True)
+        line = f"poise: {printable(text)}"
+        typer.echo(wrapped(line, shutil.get_terminal_size().columns) if sys.stderr.isatty() else line, err=True)
