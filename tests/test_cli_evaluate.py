@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from typer.testing import CliRunner
 
 import poise
 from poise.calibration.evaluation import proportion
+from poise.calibration.plots import risk_svg
 from poise.cli.app import app
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.evaluating import UNREADABLE, USED
+from poise.metrics.selective import risk_coverage
 
 LABELS = ["american bulldog", "cat"]
 OPTIONS = {"model": "tiny", "method": ["zero-shot"], "device": "cpu"}
@@ -87,15 +90,26 @@ def test_images_of_the_calibration_are_left_out_and_counted(folders: Path, calib
     assert "40 that the calibration was made with" in str(refused.exception)
 
 
-def test_a_page_has_the_table_and_the_figure(folders: Path, calibration: Path, tmp_path: Path) -> None:
+def test_a_page_has_the_table_and_the_figures(folders: Path, calibration: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert run(folders / "rest", "--calibration", calibration, "--out", out).exit_code == 0
     page = out.read_text("utf-8")
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2
+    assert "Share of wrong answers by share of images answered" in page
     assert "Accuracy" in page
     assert isinstance(
         run(folders / "rest", "--calibration", calibration, "--out", "x.txt").exception, InvalidOptionError
     )
+
+
+def test_errors_among_the_surest_are_drawn_with_the_promise() -> None:
+    drawn = risk_svg(risk_coverage([0.9, 0.8, 0.7, 0.6], [True, False, True, False]), promised=0.1, answered=0.25)
+    points = re.search(r'points="([^"]+)"', drawn)
+    assert points is not None
+    heights = [float(point.split(",")[1]) for point in points[1].split()]
+    assert [round((198 - height) / 180 * 0.5, 3) for height in heights] == [0.0, 0.5, 0.333, 0.5]
+    assert drawn.count("<line") == 2
+    assert "50 %" in drawn
 
 
 def test_a_calibration_describes_itself(calibration: Path) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "classify": ["classify", "samples"],
     "serve": ["serve", "--port", "0"],
     "demo": ["demo", "--no-browser", "--port", "0"],
+    "evaluate": ["evaluate", "labelled.csv"],
     "export": ["export", "onnx", "--out", "model.onnx"],
 }
 
@@ -63,6 +64,7 @@ def test_the_model_of_a_calibration_is_not_downloaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     of_model(made, model).save("calibration.json")
+    Path("labelled.csv").write_text("path,label\na.png,cat\n", encoding="utf-8")
     result = CliRunner().invoke(app, [*COMMANDS[command], "--calibration", "calibration.json"])
     assert isinstance(result.exception, InvalidCalibrationError), result.output
     assert model in str(result.exception)

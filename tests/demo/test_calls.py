@@ -77,7 +77,7 @@ def test_defaults_are_left_out() -> None:
     assert in_shell(call) == "poise classify a.jpg --labels cat,dog"
     assert in_curl(call) == (
         "curl http://127.0.0.1:8000/v1/classify -F image=@a.jpg --form-string labels=cat --form-string labels=dog "
-        "--form-string views=64 --form-string seed=0 --form-string methods=kld+cats"
+        "--form-string views=16 --form-string seed=0 --form-string methods=kld+cats"
     )
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from poise.calibration.certify import upper_bound
-from poise.calibration.plots import reliability_svg
+from poise.calibration.plots import reliability_svg, risk_svg
 from poise.errors import InvalidOptionError
 from poise.metrics import Bins, Sample, equal_width, estimate, gap_p_value
 from poise.metrics.bootstrap import Interval, mean_interval
 from poise.metrics.sample import Bools, Floats, Ints
+from poise.metrics.selective import risk_coverage
 from poise.text import counted
 
+_UPRIGHT = "; the upright line is the share that was"
 _PROPORTIONS = ("accuracy", "answered", "answered_error", "coverage")
 _TITLES = {
     "accuracy": "Accuracy",
@@ -158,7 +160,7 @@ class Evaluation:
             "p: how probable such a difference of mean confidence and accuracy is, on either side, if every confidence "
             "is right (exact)."
         )
-        notes.append("Brackets: 95 % confidence intervals; exact for shares, else by bootstrap over images.")
+        notes.append("In parentheses: 95 % confidence intervals; exact for shares, else by bootstrap over images.")
         return notes
 
     def summary(self) -> str:
@@ -183,12 +185,18 @@ class Evaluation:
         }
 
     def figures(self) -> str:
-        """Return one reliability diagram per method, as HTML."""
+        """Return a reliability diagram and the errors among the surest answers, for each method, as HTML."""
         return "".join(
             f"<figure>{reliability_svg(*part.reliability())}<figcaption>{escape(name)}: accuracy by confidence, before "
             "and after calibration. Calibrated answers are on the diagonal.</figcaption></figure>"
+            f"<figure>{self._risks(part)}<figcaption>{escape(name)}: wrong answers, if only the surest images are "
+            f"answered{_UPRIGHT if part.answered is not None else ''}.</figcaption></figure>"
             for name, part in self.methods.items()
         )
+
+    def _risks(self, part: Answered) -> str:
+        answered = None if part.answered is None else float(part.answered.mean())
+        return risk_svg(risk_coverage(part.raw, part.correct), self.max_error, answered)
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.methods)

@@ -1,4 +1,4 @@
-"""Reliability diagrams and evidence as SVG, for notebooks and reports, without a plotting library."""
+"""Reliability diagrams, risk and coverage, and evidence as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from poise.metrics import Bins
+from poise.metrics.selective import RiskCoverage
 
-_SIDE, _LEFT, _TOP, _BOTTOM = 180, 34, 18, 30  # pixels of the square, and around it
+_SIDE, _LEFT, _TOP, _BOTTOM = 180, 38, 18, 30  # pixels of the square, and around it
 _COLOURS = ("#8a8a8a", "#0072b2")  # before and after calibration
 
 
@@ -46,6 +47,47 @@ def reliability_svg(before: Bins, after: Bins | None = None) -> str:
         f'font-family="sans-serif" '
         f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
+
+
+def risk_svg(curve: RiskCoverage, promised: float | None = None, answered: float | None = None) -> str:
+    """Return the share of wrong answers if only the surest images are answered, over how many are.
+
+    Args:
+        curve: from the surest image to all of them.
+        promised: the share of wrong answers that is promised, as a line.
+        answered: the share of images that is answered, as a line.
+    """
+    width, height = _LEFT + _SIDE + 96, _TOP + _SIDE + _BOTTOM
+    top = _rounded_up(max(float(curve.risk.max()), promised or 0.0))
+    points = " ".join(f"{_x(share)},{_y(risk / top)}" for share, risk in zip(curve.coverage, curve.risk, strict=True))
+    parts = [
+        f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#8a8a8a"/>',
+        f'<polyline fill="none" stroke="{_COLOURS[1]}" stroke-width="1.5" points="{points}"/>',
+    ]
+    if promised is not None:
+        row = _y(promised / top)
+        parts.append(
+            f'<line x1="{_x(0)}" y1="{row}" x2="{_x(1)}" y2="{row}" stroke="#d55e00" stroke-dasharray="4 3"/>'
+            f'<text x="{_LEFT + _SIDE + 5}" y="{row + 4}">promised</text>'
+        )
+    if answered is not None:
+        at = _x(answered)
+        parts.append(f'<line x1="{at}" y1="{_y(0)}" x2="{at}" y2="{_y(1)}" stroke="#d55e00" stroke-dasharray="4 3"/>')
+    for value in (0.0, 0.5, 1.0):
+        parts.append(f'<text x="{_x(value)}" y="{_y(0) + 14}" text-anchor="middle">{100 * value:g} %</text>')
+        parts.append(f'<text x="{_LEFT - 5}" y="{_y(value) + 4}" text-anchor="end">{100 * top * value:g} %</text>')
+    parts.append(f'<text x="{_x(0.5)}" y="{height - 3}" text-anchor="middle">surest images answered</text>')
+    parts.append(f'<text x="{_LEFT - 24}" y="{_TOP - 6}">wrong</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Share of wrong answers by share of images '
+        f'answered" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def _rounded_up(share: float) -> float:
+    """Return the top of an axis."""
+    return next((top for top in (0.02, 0.05, 0.1, 0.2, 0.5) if share <= top), 1.0)
 
 
 def evidence_svg(trail: Sequence[float], alpha: float) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from poise.cli.commands.listing import show
 from poise.cli.input.labelled_images import read_labelled
-from poise.cli.input.shared_options import BatchSize, Device, Dtype, Threads
+from poise.cli.input.shared_options import BatchSize, Device, Dtype, StoredModel, Threads
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import write_atomic
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from poise.calibration import Evaluation
 
 _STYLE = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
-_STYLE += "td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}figure{margin:1em 0}"
+_STYLE += "td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}"
+_STYLE += "figure{display:inline-block;vertical-align:top;max-width:20em;margin:1em 1em 1em 0}"
 _STYLE += "@media(prefers-color-scheme:dark){body{background:#12151a;color:#e8ebef}}"
 
 
@@ -35,6 +36,7 @@ def evaluate(
     method: Annotated[
         str | None, typer.Option(help="Comma-separated methods of the calibration.", show_default="the recommended one")
     ] = None,
+    model: StoredModel = None,
     coverage: Annotated[float | None, typer.Option(help="Check prediction sets with this coverage.")] = None,
     max_error: Annotated[
         float | None, typer.Option(help="Check the decision to abstain, for at most this share of wrong answers.")
@@ -56,11 +58,14 @@ def evaluate(
     from poise.calibration import Calibration
     from poise.inference import evaluating
     from poise.inference.classifier import Classifier
+    from poise.inference.guarantees import trusted_options
     from poise.methods import expand
 
     stored = Calibration.load(calibration)
+    named = {} if model is None else {"model": model}
     options: dict[str, Any] = {
-        **stored.options(),
+        **trusted_options(stored, named),
+        **named,
         "calibration": stored,
         "coverage": coverage,
         "max_error": max_error,

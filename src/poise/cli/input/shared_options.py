@@ -25,6 +25,9 @@ LabelsFile = Annotated[
 ]
 # Options of `poise.options` in commands that take only a few of them.
 Model = Annotated[str, typer.Option(help=_ABOUT["model"].help)]
+StoredModel = Annotated[
+    str | None, typer.Option(help=_ABOUT["model"].help, show_default="that of the calibration, unless downloaded")
+]
 Template = Annotated[str | None, typer.Option(help=_ABOUT["template"].help, show_default=_ABOUT["template"].shown)]
 Init = Annotated[str, typer.Option(help=_ABOUT["init"].help)]
 FixedViews = Annotated[Any, typer.Option(help=_ABOUT["views"].help, **FIXED_VIEWS)]
