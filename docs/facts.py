@@ -379,8 +379,9 @@ def sensitivity(sweep: str) -> str:
         "confidence - accuracy",
         "ECE (floor)",
         "ECE - default",
+        "other labels",
     )
-    lines = [f"| {' | '.join(columns)} |", "|---|---|--:|--:|--:|--:|--:|"]
+    lines = [f"| {' | '.join(columns)} |", "|---|---|--:|--:|--:|--:|--:|--:|"]
     for row in rows:
         over, change = (
             f"{float(row[name]):+.1f} [{float(row[low]):+.1f}, {float(row[high]):+.1f}]"
@@ -393,7 +394,7 @@ def sensitivity(sweep: str) -> str:
             f"{float(row[name]):.1f}" for name in ("accuracy", "confidence", "ece", "ece_floor")
         )
         cells = (f"{row['dataset']}, {row['images']}", f"`{row['value']}`", accuracy, confidence, over)
-        lines.append(f"| {' | '.join((*cells, f'{error} ({floor})', change))} |")
+        lines.append(f"| {' | '.join((*cells, f'{error} ({floor})', change, row['other_labels']))} |")
     return "\n".join(lines)
 
 

@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from poise import terminal
 from poise.cli.app import main
+from poise.cli.output import result_rows
 from poise.cli.output.verbose import remark
 from poise.progress import progress_bar
+from poise.report.tables import formats
+from poise.report.tables.table import Line, Table
+from poise.results import Result
 from tests.evaluate.attempt import make_images
 from tests.report import made
 
@@ -210,3 +215,40 @@ def test_remarks_are_broken_between_words_on_a_terminal(monkeypatch: pytest.Monk
     assert len(found) >= lines
     assert (max(map(len, found)) <= 60) is tty
     assert " ".join(" ".join(found).split()) == f"poise: {said}".strip()
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, "3 labels"), (120, "{american_pit_bull_terrier, beagle, pug}")])
+def test_answers_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, shown: str) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    labels = ("american_pit_bull_terrier", "beagle", "pug")
+    result = Result(
+        label=labels[0],
+        confidence=0.9,
+        probabilities=dict(zip(labels, (0.9, 0.06, 0.04), strict=True)),
+        entropy=0.4,
+        margin=0.84,
+        method="kld+cats",
+        source="photos/0175.jpg",
+        fallback=False,
+        degenerate=False,
+        match=0.2,
+        raw_confidence=0.95,
+        prediction_set=labels,
+        decision="answer",
+    )
+    Streams(monkeypatch, tty=True)
+    text = result_rows.as_table([{"kld+cats": result}], result_rows.Columns(("kld+cats",), labels))
+    lines = Text.from_ansi(text).plain.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert shown in lines[2]
+    assert {"0175.jpg", "american_pit_bull_terrier"} <= {*lines[2].split()}
+
+
+def test_words_are_never_cut() -> None:
+    cells = ("american_pit_bull.jpg", "american_pit_bull_terrier", "0.900", "3 labels", "answer")
+    columns = ("image", "label", "confidence", "set", "decision")
+    table = Table("", columns, (Line.of(*cells),), texts=2, more_texts=frozenset({3, 4}))
+    for width in range(60, 90):
+        assert {"american_pit_bull_terrier", "american_pit_bull.jpg"} <= {
+            *formats.terminal([table], width=width).split()
+        }

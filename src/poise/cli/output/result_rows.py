@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ Value = Callable[["Result"], object]
 
 _OWN_THRESHOLD = "Nothing is guaranteed: the threshold is your own."
 _IN_SET = 5  # labels of a prediction set that the table shows
-_DISPENSABLE = ("entropy", "margin", "match", "raw", "next")  # in a narrow terminal
+_WIDE = 110  # columns; a terminal with fewer shows the size of sets with more than two labels
+_DISPENSABLE = ("entropy", "margin", "match", "raw", "next", "method")  # in a narrow terminal; the method if it is one
 _KEYS = tuple(row.name for row in fields(Result) if row.name not in ("calibrated", "guarantee"))  # of JSON rows
 _NUMBERS = ("confidence", "margin", "entropy", "match")  # of a result
 
@@ -44,7 +46,10 @@ def _next(result: Result) -> str:
 def _set(result: Result) -> str | None:
     if result.prediction_set is None:
         return None
-    more = len(result.prediction_set) - _IN_SET
+    size = len(result.prediction_set)
+    if size > 2 and sys.stdout.isatty() and shutil.get_terminal_size().columns < _WIDE:
+        return f"{size} labels"
+    more = size - _IN_SET
     return "{" + ", ".join(result.prediction_set[:_IN_SET]) + (f" and {more} more" if more > 0 else "") + "}"
 
 
@@ -125,7 +130,11 @@ def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
         tuple(below),
         texts=3,
         more_texts=frozenset(headings.index(name) for name in ("next", "set", "node", "decision") if name in shown),
-        dispensable=tuple(headings.index(name) for name in _DISPENSABLE if name in shown),
+        dispensable=tuple(
+            headings.index(name)
+            for name in _DISPENSABLE
+            if name in shown and (name != "method" or len(columns.methods) == 1)
+        ),
     )
     return render([table], colour=sys.stdout.isatty())
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -80,7 +81,11 @@ def _grid(table: Table, colour: bool) -> RichTable:
     grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold" if colour else "")
     for at, column in enumerate(table.columns):
         text = table.is_text(at)
-        grid.add_column(Text(printable(column)), justify="left" if text else "right", no_wrap=not text)
+        words = (word for line in table.lines for word in printable(str(line.cells[at])).split())
+        longest = max(map(cell_len, words), default=0) if text else None  # else rich cuts words off
+        grid.add_column(
+            Text(printable(column)), justify="left" if text else "right", no_wrap=not text, min_width=longest
+        )
     for line, rule in _ruled(table):
         if rule:
             grid.add_section()
