@@ -144,7 +144,7 @@ def test_16_views_are_the_default_and_64_the_papers() -> None:
 def test_calls_of_the_client_show_the_options_of_a_request() -> None:
     names = {row.about.request for row in request_rows()}
     assert names == {
-        *("labels", "parents", "methods", "template", "views", "seed", "coverage", "max_error"),
+        *("labels", "parents", "groups", "methods", "template", "views", "seed", "coverage", "max_error"),
         *("details", "deadline", "uncalibrated"),
     }
     for kind in (Client, AsyncClient):

@@ -63,6 +63,13 @@ class AnswerOptions:
         request="parents",
         later=True,
     )
+    groups: tuple[str, ...] = option(
+        (),
+        "Name of each label's group, one per label: probabilities are then shared inside each group only.",
+        commands=(),
+        request="groups",
+        later=True,
+    )
     model: str = option(DEFAULT_MODEL, "Model (see `poise list models`).")
     template: str | None = option(None, "Prompt with {} for the label.", shown="a photo of a {}.", request="template")
     context: str = option("auto", "Which words of the template are tuned.", commands=(), views=True)

@@ -62,8 +62,8 @@ class PredictionSets(Protocol):
 class Result:
     """The answer for one image.
 
-    Probabilities are relative to the labels and sum to 1: an image of something else still gets one of the labels,
-    unless `Classifier` was given ``reject``.
+    Probabilities are relative to the labels and sum to 1 (with groups, in each group): an image of something else still
+    gets one of the labels, unless `Classifier` was given ``reject``.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
@@ -101,6 +101,9 @@ class Result:
     prediction_set: tuple[str, ...] | None = None
     """Labels, most probable first, that contain the correct one for the share of images that was asked for as
     ``coverage``; otherwise None."""
+    groups: dict[str, Result] | None = None
+    """The answer of each group of labels; None without groups. ``label`` then has the label of each group, and
+    ``confidence`` is the product of theirs: the probability that all are right, if groups are independent."""
     nodes: dict[str, float] | None = None
     """Probabilities of the tree's inner nodes, most probable first; None without a tree."""
     path: tuple[str, ...] | None = None
@@ -154,6 +157,8 @@ class Result:
         found = _known(cls, values)
         if found.get("details") is not None:
             found["details"] = Details(**_known(Details, found["details"]))
+        if found.get("groups") is not None:
+            found["groups"] = {name: cls.from_dict(part) for name, part in found["groups"].items()}
         return cls(**found)
 
     def __str__(self) -> str:

@@ -150,6 +150,7 @@ def test_the_options_are_those_of_a_classifier(made: Calibration) -> None:
     assert made.options() == {
         "labels": ("a", "b", "ç"),
         "parents": (),
+        "groups": (),
         "model": "m",
         "method": [made.recommended],
         "template": "{}",

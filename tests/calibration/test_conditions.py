@@ -84,7 +84,7 @@ def test_the_first_label_that_differs_is_named(labels: tuple[str, ...], then: st
 
 
 def test_conditions_are_read_back_from_plain_values() -> None:
-    values = {**asdict(MADE), "labels": list(MADE.labels), "parents": []}
+    values = {**asdict(MADE), "labels": list(MADE.labels), "parents": [], "groups": []}
     assert Conditions.from_dict(values) == MADE
     wrong = {"views": "64", "seed": True, "augmix": 1, "labels": "abc", "model": None, "template": 3, "init_hash": None}
     for name, value in wrong.items():

@@ -20,7 +20,7 @@ from poise.demo.kept_views import thumbnails, views_block
 from poise.demo.markup import alert, card, status, text
 from poise.errors import InvalidLabelsError, PoiseError, UnreadableImageError
 from poise.options import Options
-from poise.prompts.labels import split_paths
+from poise.prompts.labels import BAR, split_groups, split_paths, split_written
 from poise.results import Result, Results
 from poise.serve.service import Service
 from poise.serve.settings import Job
@@ -56,8 +56,9 @@ class Question:
 
 
 def split_labels(written: str) -> tuple[str, ...]:
-    """Return labels that are separated by commas or lines."""
-    labels = tuple(label.strip() for label in re.split(r"[,\n]", written) if label.strip())
+    """Return labels that are separated by commas or lines, with "|" between groups."""
+    text = re.sub(r"\s+\|\s+", BAR, written).replace("\n", ",")
+    labels = tuple(label for label in split_written(text) if label)
     if not labels:
         raise InvalidLabelsError("There are no labels.", hint="Write some, such as: cat, dog, rabbit.")
     return labels
@@ -81,8 +82,9 @@ def answer(service: Service, question: Question) -> Iterator[Panels]:
 class _Answering:
     def __init__(self, service: Service, question: Question) -> None:
         self.service, self.question = service, question
-        names, paths = split_paths(split_labels(question.labels))
-        self.labels, self.parents = tuple(names), tuple(paths)
+        names, groups = split_groups(split_labels(question.labels))
+        names, paths = split_paths(names)
+        self.labels, self.groups, self.parents = tuple(names), tuple(groups), tuple(paths)
         if question.upload is None:
             raise UnreadableImageError("There is no image.", hint="Drop one, paste one, or choose an example.")
         self.image, self.file = question.upload.path.read_bytes(), question.upload.name
@@ -92,7 +94,7 @@ class _Answering:
             self.reason = "The calibration of this page is switched off."
         elif self.calibration is not None:
             made_for = self.calibration.conditions
-            if (self.labels, self.parents) != (made_for.labels, made_for.parents):
+            if (self.labels, self.groups, self.parents) != (made_for.labels, made_for.groups, made_for.parents):
                 self.reason, self.calibration = "The calibration of this page is for other labels.", None
         self.methods = tuple(name for name in methods.every_name() if name in (ZERO, *question.methods))
         self.left_out: tuple[str, ...] = ()
@@ -145,11 +147,12 @@ class _Answering:
         }
 
     def _views(self, answers: Results, job: Job) -> str:
-        details = [result.details for result in answers.values() if result.details]
+        results = [part for result in answers.values() for part in (result.groups or {"": result}).values()]
+        details = [result.details for result in results if result.details]
         chosen = [at for each in details for at in each.selected_views]
         recipe = self.service.classifier(self.service.plan(job)).recipe
         shown = thumbnails(self.image, recipe, self.service.encoder, chosen)
-        blocks = "".join(views_block(result, shown) for result in answers.values() if result.details)
+        blocks = "".join(views_block(result, shown) for result in results if result.details)
         return card("How tuning got there", blocks, name="poise-views")
 
     def _main(self, answers: Results) -> Result:
@@ -161,6 +164,7 @@ class _Answering:
         return Job(
             labels=self.labels,
             parents=self.parents,
+            groups=self.groups,
             methods=names,
             template=asked.template.strip() or None,
             views=asked.views,

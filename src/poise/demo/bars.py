@@ -21,15 +21,24 @@ def answer_card(results: Sequence[Result], main: Result, waiting: Sequence[str] 
         waiting: methods whose answers are still being computed.
         note: a paragraph of HTML below the heading.
     """
+    if main.groups is None:
+        return card("The answer", _body(results, main, waiting, note) + _notes(main), name="poise-answer")
+    parts = [
+        _body([result.groups[name] for result in results if result.groups], part, waiting)
+        for name, part in main.groups.items()
+    ]
+    about = "One answer for each group of labels, as if the other groups were not there."
+    return card("The answers", note + "<hr>".join(parts) + _notes(main), about=about, name="poise-answer")
+
+
+def _body(results: Sequence[Result], main: Result, waiting: Sequence[str], note: str = "") -> str:
     shown = _labels(results, main)
     rows = "".join(_label_row(label, results, waiting) for label in shown)
     rest = len(main.probabilities) - len(shown)
     more = f'<p class="say">{counted(rest, "further label")} below these.</p>' if rest else ""
-    body = (
+    return (
         f'{_headline(_zero_shot(results), main)}{note}{_path(main)}<div class="bars">{rows}</div>{more}{_facts(main)}'
-        f"{_notes(main)}"
     )
-    return card("The answer", body, name="poise-answer")
 
 
 def _labels(results: Sequence[Result], main: Result) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from poise.demo.markup import card, text
 from poise.options import AnswerOptions, ComputeOptions, Options, rows
+from poise.prompts.labels import write_labels
 
 _WIDTH = 50  # characters of arguments in one line
 CALIBRATION = "calibration.json"  # what the file is called in the calls
@@ -80,7 +81,9 @@ def in_shell(call: Call) -> str:
     options = {name: value for name, value in call.changed().items() if name in taken}
     if "method" in options:
         options["method"] = ",".join(call.methods)
-    words = ["poise", "classify", call.path, "--labels", ",".join(call.options.parents or call.labels)]
+    chosen = call.options
+    written = write_labels(call.labels, chosen.groups, chosen.parents).replace(", ", ",")
+    words = ["poise", "classify", call.path, "--labels", written]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)

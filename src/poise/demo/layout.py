@@ -17,6 +17,7 @@ from poise.demo.example_rows import EXAMPLES, Example
 from poise.demo.file_guard import protect
 from poise.demo.markup import card, status, text
 from poise.inference.classifier import DEFAULT_METHOD
+from poise.prompts.labels import write_labels
 from poise.prompts.template import DEFAULT_TEMPLATE
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
@@ -153,10 +154,11 @@ def _classify_tab(service: Service) -> None:
             image.preprocess = _received  # type: ignore[method-assign]
             labels = gr.Textbox(
                 label="Labels",
-                info="What it may be, separated by commas or lines; in a tree: animal > cat > tabby.",
+                info="What it may be, separated by commas or lines; in a tree: animal > cat > tabby; in groups: "
+                "cat, dog | indoor, outdoor.",
                 lines=2,
                 max_lines=8,
-                value=", ".join(service.settings.parents or service.settings.labels),
+                value=write_labels(service.settings.labels, service.settings.groups, service.settings.parents),
                 placeholder="for example: cat, dog, rabbit",
                 elem_id="poise-labels",
             )

@@ -65,6 +65,8 @@ def export_onnx(classifier: Classifier[Any], path: str | Path) -> None:
 
 def _checked(classifier: Classifier[Any]) -> tuple[Method, Encoder]:
     """Return the method and the encoder; raise an error if they can't be exported."""
+    if classifier.groups:
+        raise InvalidOptionError("The labels are in groups.", hint="Export one file for each group.")
     if len(classifier.methods) != 1:
         raise InvalidOptionError(f"The classifier has {len(classifier.methods)} methods.", hint="Export one method.")
     (method,), encoder = classifier.methods, classifier.encoder

@@ -99,6 +99,8 @@ def choose_views(classifier: Classifier[Any], images: Sequence[Any]) -> ViewChoi
     reading = [method for method in classifier.methods if method.reads_views]
     if not reading:
         return ViewChoice(1, 0, ())  # the plain view alone is used
+    if classifier.groups:
+        raise InvalidOptionError("views='auto' is not possible with groups of labels.", hint="Give a number of views.")
     if classifier.tuner.reads == "views":
         raise InvalidOptionError("views='auto' is not possible with image prompts.", hint="Give a number of views.")
     if len(images) < FEWEST:

@@ -17,6 +17,7 @@ from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import conditions_of, uniform
 from poise.inference.heuristics import match_of
+from poise.inference.option_checks import check_structure
 from poise.inference.variants import only
 from poise.prompts.labels import listed
 from poise.results import Failure
@@ -46,6 +47,7 @@ def calibrate(
 ) -> Calibration:
     """Calibrate a classifier; see `Classifier.calibrate`."""
     names, images = [method.name for method in classifier.methods], list(images)
+    check_structure(classifier.groups, (), "a calibration")
     if classifier.tuner.ordered:
         raise InvalidCalibrationError(
             f"{', '.join(names)}: answers depend on the images before.",

@@ -17,9 +17,10 @@ from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
 from poise.inference.answers import Predictions, of_image
+from poise.inference.grouped import GroupedTuner, find_groups, joined, key_of
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read, trusted_options
 from poise.inference.heuristics import check_reject
-from poise.inference.option_checks import check_guarantees, find_methods, find_views
+from poise.inference.option_checks import check_guarantees, check_structure, find_methods, find_views
 from poise.inference.predictor import Predictor
 from poise.inference.to_result import to_result
 from poise.inits.kinds import check_template
@@ -48,13 +49,16 @@ class Classifier(Generic[M_co]):
     seed give the same answer, independent of the file's name and of the other images in the call (up to rounding).
 
     Args:
-        labels: class names without duplicates. Probabilities are relative to these labels and sum to 1.
+        labels: class names without duplicates. Probabilities are relative to these labels and sum to 1. Or lists of
+            them by group, {"animal": ["cat", "dog"], "place": ["indoor", "outdoor"]}: each group is then answered by
+            itself (`Result.groups`).
         model: a name from `poise.list_models`, or a loaded model.
         method: how the prompt is tuned for each image: a name from `poise.list_methods`, with post-hoc steps after it
             if wanted ("kld+cats | cots"), or a `poise.Method`; or a list of them.
         parents: a tree of the labels: the parent of each label and node, such as {"tabby cat": "cat", "cat": "animal"},
             or a path for each label, such as "animal > cat > tabby cat". With ``max_error``, the answer is then the
             most specific node that is sure enough, and with ``coverage``, sets contain nodes.
+        groups: the name of each label's group, where ``labels`` is one list.
         template: prompt with ``{}`` for the label. None: "a photo of a {}.", or the template of the prompt file that
             ``init`` names.
         context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of
@@ -95,11 +99,12 @@ class Classifier(Generic[M_co]):
 
     def __init__(
         self,
-        labels: Sequence[str],
+        labels: Sequence[str] | Mapping[str, Sequence[str]],
         model: str | DualEncoder = DEFAULT_MODEL,
         method: M_co = DEFAULT_METHOD,  # type: ignore[assignment]  # the default of the type variable is str
         *,
         parents: Mapping[str, str | None] | Sequence[str] = (),
+        groups: Sequence[str] = (),
         template: str | None = None,
         context: str = "auto",
         init: str | Path | Prompt = "template",
@@ -119,7 +124,11 @@ class Classifier(Generic[M_co]):
     ) -> None:
         # Check all that does not depend on the model before loading it.
         views = find_views(views, batch_size, calibration)
-        self.labels = check_labels(labels, fewest=1 if one_label else 2)
+        fewest = 1 if one_label else 2
+        self.groups = find_groups(labels, groups, fewest)
+        flat = [label for part in self.groups.values() for label in part] if self.groups else labels
+        self.labels = check_labels(flat, fewest=fewest)  # type: ignore[arg-type]  # a mapping gives groups
+        check_structure(self.groups, parents, calibration)
         self.tree = Tree(self.labels, parents) if parents else None
         self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method, views)
@@ -134,6 +143,7 @@ class Classifier(Generic[M_co]):
         self.options = Options(
             labels=self.labels,
             parents=self.tree.paths if self.tree else (),
+            groups=tuple(name for name, part in self.groups.items() for _ in part),
             model=self.encoder.name,
             method=tuple(row.name for row in self.methods),
             template=template,
@@ -218,6 +228,8 @@ class Classifier(Generic[M_co]):
                 yield outcome
             elif self.guarantees and of_image(outcome).key in self.guarantees.images:
                 yield Failure(of_image(outcome).source, CalibrationImageError.code, KNOWN_IMAGE)
+            elif self.groups:
+                yield {row.name: self._joined(outcome, row.name, details) for row in self.methods}
             else:
                 yield {name: self._result(part, name, details) for name, part in outcome.items()}
 
@@ -375,12 +387,17 @@ class Classifier(Generic[M_co]):
         self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self.options.batch_size or 0)
 
     def _make_tuner(self) -> AnyTuner:
+        if self.groups:
+            return GroupedTuner({name: self._tuner_of(labels) for name, labels in self.groups.items()})
+        return self._tuner_of(self.labels)
+
+    def _tuner_of(self, labels: tuple[str, ...]) -> AnyTuner:
         chosen, init = self.options, self._init
         context = chosen.context
         if context == "auto" and init == "template" and not self._tunes():
             context = "none"  # nothing is tuned, so the template "{}" is valid, too
         template, on_long_label = chosen.template or DEFAULT_TEMPLATE, chosen.on_long_label
-        classes = tokenise(self.encoder, self.labels, template, context=context, on_long_label=on_long_label)
+        classes = tokenise(self.encoder, labels, template, context=context, on_long_label=on_long_label)
         if isinstance(init, Prompt):
             return Tuner(self.encoder, classes, self.methods, init)
         return make_tuner(self.encoder, classes, self.methods, init=str(init), on_long_label=on_long_label)
@@ -388,6 +405,15 @@ class Classifier(Generic[M_co]):
     def _result(self, answer: Answer[np.ndarray], method: str, details: bool) -> Result:
         kept = self.labels, self.encoder, self.guarantees, self.reject
         return to_result(answer, method, *kept, details, self.tree)
+
+    def _joined(self, answers: Predictions, method: str, details: bool) -> Result:
+        kept = self.encoder, None, self.reject
+        return joined(
+            {
+                name: to_result(answers[key_of(name, method)], method, labels, *kept, details)
+                for name, labels in self.groups.items()
+            }
+        )
 
     def _answered(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results]:
         """Yield the results of each image, or raise the error of the first image without."""

@@ -55,6 +55,19 @@ def check_counts(views: object, batch_size: object) -> None:
             raise InvalidOptionError(f"{name} is {count!r}.", hint=f"Use a whole number of at least 1.{hint}")
 
 
+def check_structure(groups: object, parents: object, calibration: object) -> None:
+    """Raise an error if labels have more structure than one classifier answers."""
+    if groups and parents:
+        raise InvalidOptionError(
+            "Labels are in groups and in a tree.", hint="Give one of them, or one classifier for each group."
+        )
+    if groups and calibration is not None:
+        raise InvalidOptionError(
+            "A calibration is of one group of labels.",
+            hint="Calibrate and classify each group by itself: its probabilities are the same as here.",
+        )
+
+
 def check_guarantees(calibration: object, coverage: object, max_error: object, reject: object) -> None:
     """Raise an error if these options of `Classifier` don't fit together."""
     if calibration is None and (coverage is not None or max_error is not None):

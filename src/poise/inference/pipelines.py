@@ -25,7 +25,7 @@ from poise.types import DualEncoder
 
 TASK = "zero-shot-image-classification"
 Scores = list[dict[str, Any]]
-_PER_CALL = ("labels", "parents", "template", "one_label")  # which a call decides
+_PER_CALL = ("labels", "parents", "groups", "template", "one_label")  # which a call decides
 
 _ONE_IMAGE = (str, bytes, bytearray, memoryview, Path, Image.Image, np.ndarray, torch.Tensor)
 

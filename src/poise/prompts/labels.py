@@ -13,6 +13,7 @@ from poise.errors import InvalidLabelsError, reason_of
 from poise.files import read_bounded
 from poise.text import as_words
 
+BAR = " | "  # between groups of labels; in a file, a line of its own
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
 _FEWEST = {1: "one label", 2: "two labels"}
 _MAX_LISTED = 5  # labels listed in an error message
@@ -20,7 +21,7 @@ _MAX_LETTERS = 60  # letters of a label in an error message
 
 
 def read_labels(path: str | Path) -> list[str]:
-    """Read labels from a UTF-8 text file with one label per line; empty lines are ignored.
+    """Read labels from a UTF-8 text file with one label per line; empty lines are ignored, and "|" is between groups.
 
     Of a CSV file (by its name), the column ``path`` is read: paths through a tree, such as "animal > cat > tabby cat".
 
@@ -38,6 +39,46 @@ def read_labels(path: str | Path) -> list[str]:
             raise InvalidLabelsError(f"'{path}' has no column path.", hint="Its rows are such as: animal > cat > tabby")
         return [(row["path"] or "").strip() for row in reader]
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def split_groups(written: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return labels without the bars between groups, and the number of each label's group: none if there is no bar.
+
+    >>> split_groups(["cat", "dog", "|", "indoor", "outdoor"])
+    (['cat', 'dog', 'indoor', 'outdoor'], ['1', '1', '2', '2'])
+    """
+    bar, group, labels, groups = BAR.strip(), 1, list[str](), list[str]()
+    if bar not in written:
+        return list(written), []
+    for text in written:
+        if text == bar:
+            group += 1
+        else:
+            labels.append(text)
+            groups.append(str(group))
+    return labels, groups
+
+
+def split_written(text: str) -> list[str]:
+    """Return labels that are separated by commas, and "|" for the bars between groups.
+
+    >>> split_written("cat, dog | indoor, outdoor")
+    ['cat', 'dog', '|', 'indoor', 'outdoor']
+    """
+    parts = [[label.strip() for label in part.split(",")] for part in text.split(BAR)]
+    return [label for at, part in enumerate(parts) for label in ([BAR.strip()] if at else []) + part]
+
+
+def write_labels(labels: Sequence[str], groups: Sequence[str] = (), parents: Sequence[str] = ()) -> str:
+    """Return labels as people write them: with their paths through a tree, and with bars between groups.
+
+    >>> write_labels(["cat", "dog", "indoor"], groups=["1", "1", "2"])
+    'cat, dog | indoor'
+    """
+    if not groups:
+        return ", ".join(parents or labels)
+    parts = {name: [x for x, y in zip(labels, groups, strict=True) if y == name] for name in groups}
+    return BAR.join(", ".join(part) for part in parts.values())
 
 
 def split_paths(written: Sequence[str]) -> tuple[list[str], list[str]]:

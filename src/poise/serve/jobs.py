@@ -42,7 +42,7 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
     if asked.uncalibrated:
         defaults |= {"coverage": None, "max_error": None}
     if "labels" in job.options:
-        defaults |= {"parents": ()}  # of the server's own labels
+        defaults |= {"parents": (), "groups": ()}  # of the server's own labels
     options = Options(**{**defaults, **job.options})
     seconds = limits.seconds if asked.deadline is None else asked.deadline
     if not seconds > 0:
@@ -53,8 +53,10 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
     _check("methods", len(options.method), limits.methods, "too_many_methods")
     _check("views per image", options.views, limits.views, "too_many_views")
     _check("seconds until the deadline", seconds, limits.seconds, "deadline_too_long")
-    _check("paths of labels", len(options.parents), limits.labels, "too_many_labels")
-    longest = max(map(len, (*options.labels, *options.parents, options.template or "")), default=0)
+    structure = max(len(options.parents), len(options.groups))
+    _check("paths or groups of labels", structure, limits.labels, "too_many_labels")
+    texts = (*options.labels, *options.parents, *options.groups, options.template or "")
+    longest = max(map(len, texts), default=0)
     _check("characters in a label or template", longest, MAX_CHARACTERS, "text_too_long")
     methods = find_methods(options.method, options.views)
     reads_views = asked.details or any(method.reads_views for method in methods)

@@ -142,6 +142,8 @@ def _of_numbers(numbers: Mapping[str, Any], names: list[str] | None, limits: Any
         image, text = (read_table(numbers[f"--{name}"], name)[0] for name in ("features", "text"))
         probs = probabilities_of_features(image, text, numbers["--scale"])
     written = written_labels(names or [str(at) for at in range(probs.shape[-1] if probs.ndim else 0)])
+    if written.pop("groups"):
+        raise InvalidOptionError("Labels are in groups.", hint="Calibrate the probabilities of each group.")
     truth = read_truth(numbers["--truth"], written["labels"])
     return calibrate_probabilities(probs, truth, **written, **limits)
 
@@ -153,9 +155,11 @@ def _of_images(images: Path, names: list[str] | None, options: dict[str, Any], q
     known = written["labels"]
     from poise.calibration.feasible import check_number
     from poise.inference import calibrating
+    from poise.inference.option_checks import check_structure
     from poise.methods import expand
     from poise.prompts import check_labels
 
+    check_structure(written["groups"], (), "a calibration")
     methods = list(expand(options["method"]))
     calibrating.check_images(check_labels(known, fewest=2), truth)
     check_number(len(paths), methods=len(methods), **limits)

@@ -178,4 +178,7 @@ def _answers(options: dict[str, Any]) -> tuple[str, ...]:
     """Return all that an image may be answered with: the labels and, with a tree, its nodes."""
     from poise.calibration import Tree
 
+    if options["groups"]:
+        raise InvalidOptionError("--sort-into needs one answer per image.", hint="Sort by one group of labels.")
+
     return Tree(options["labels"], options["parents"]).names if options["parents"] else options["labels"]

@@ -18,10 +18,12 @@ EngineName = StrEnum("EngineName", ["local", "ray"])
 _ABOUT = {row.name: row.about for row in rows(Options)}
 
 Labels = Annotated[
-    str | None, typer.Option(help="Comma-separated labels; in a tree, paths such as 'animal > cat > tabby'.")
+    str | None,
+    typer.Option(help="Comma-separated labels; in a tree: 'animal > cat > tabby'; in groups: 'a,b | c,d'."),
 ]
 LabelsFile = Annotated[
-    Path | None, typer.Option(help="Text file with one label per line, or CSV file with paths in the column path.")
+    Path | None,
+    typer.Option(help="Text file with one label per line ('|' between groups), or CSV file with a column path."),
 ]
 # Options of `poise.options` in commands that take only a few of them.
 Model = Annotated[str, typer.Option(help=_ABOUT["model"].help)]
@@ -93,16 +95,17 @@ def stored_options(ctx: typer.Context, options: Mapping[str, Any], labels: Seque
         known = Calibration.load(file)
         stored = trusted_options(known, given(ctx, found))
         found = {**unless_given(ctx, found, stored), "calibration": known}
-    own = {name: tuple(found.get(name, ())) for name in ("labels", "parents")}
+    own = {name: tuple(found.get(name, ())) for name in ("labels", "groups", "parents")}
     return {**found, **(written_labels(labels, own["parents"]) if labels else own)}
 
 
 def written_labels(written: Sequence[str], parents: Sequence[str] = ()) -> dict[str, Any]:
     """Return the options that labels give as people write them; ``parents``: of labels that are not in a tree."""
-    from poise.prompts.labels import split_paths
+    from poise.prompts.labels import split_groups, split_paths
 
-    labels, paths = split_paths(written)
-    return {"labels": tuple(labels), "parents": tuple(paths or parents)}
+    labels, groups = split_groups(written)
+    labels, paths = split_paths(labels)
+    return {"labels": tuple(labels), "groups": tuple(groups), "parents": tuple(paths or parents)}
 
 
 def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
@@ -110,8 +113,8 @@ def labels_from(labels: str | None, labels_file: Path | None) -> list[str]:
     if (labels is None) == (labels_file is None):
         given = "No labels were given" if labels is None else "Both --labels and --labels-file were given"
         raise InvalidLabelsError(f"{given}.", hint="Give either --labels a,b,c or --labels-file FILE.")
-    if labels_file is None:
-        return [label.strip() for label in labels.split(",")] if labels and labels.strip() else []
-    from poise.prompts.labels import read_labels
+    from poise.prompts.labels import read_labels, split_written
 
+    if labels_file is None:
+        return split_written(labels) if labels and labels.strip() else []
     return read_labels(labels_file)

@@ -38,7 +38,9 @@ def _number(name: str, form: Callable[[float], str]) -> Value:
     return lambda result: None if getattr(result, name) is None else form(getattr(result, name))
 
 
-def _next(result: Result) -> str:
+def _next(result: Result) -> str | None:
+    if result.groups is not None:
+        return None
     ranked = result.top(2)
     return f"{ranked[1][0]} {ranked[1][1]:.3f}" if len(ranked) > 1 else "(one label only)"
 

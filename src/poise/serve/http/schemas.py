@@ -11,7 +11,7 @@ from poise.results import Result
 from poise.serve.settings import Job
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-_LISTS = ("labels", "parents", "method")
+_LISTS = ("labels", "parents", "groups", "method")
 _OPTIONS: dict[str, Any] = {"labels": ["cat", "dog"], "methods": ["zero-shot"], "views": 8}
 
 
