@@ -35,36 +35,22 @@ def make_images(root: Path, classes: int = 3, each: int = 4) -> Path:
 
 
 def arguments(image_folder: Path, out: Path, *more: str) -> list[str]:
-    """A run of 24 images x seeds in 8 chunks under the name 'run'."""
-    return [
-        "bench",
-        "run",
-        "--dataset",
-        f"folder:{image_folder}",
-        "--model",
-        "tiny",
-        "--method",
-        METHODS,
-        "--seeds",
-        "1,2",
-        "--views",
-        "4",
-        "--chunk",
-        "3",
-        "--batch-size",
-        "2",
-        "--workers",
-        "2",
-        "--device",
-        "cpu",
-        "--out",
-        str(out),
-        "--name",
-        "run",
-        "--allow-changes",
-        "--tsne",
-        *more,
-    ]
+    """A run of 24 images x seeds in 8 chunks under the name 'run'; options that are given again count."""
+    options = {
+        "--dataset": f"folder:{image_folder}",
+        "--model": "tiny",
+        "--method": METHODS,
+        "--seeds": "1,2",
+        "--views": "4",
+        "--chunk": "3",
+        "--batch-size": "2",
+        "--workers": "2",
+        "--device": "cpu",
+        "--out": str(out),
+        "--name": "run",
+    }
+    words = [word for option in options.items() for word in option]
+    return ["bench", "run", *words, "--allow-changes", "--tsne", *more]
 
 
 def start(

@@ -17,35 +17,12 @@ from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictErr
 from poise.evaluate import same_images
 from poise.images import read_image
 from poise.report.records.runs import load
-from tests.evaluate.attempt import make_images
+from tests.evaluate.attempt import arguments, make_images
 
 
 def bench(images: Path, out: Path, *more: str):
-    command = [
-        "bench",
-        "run",
-        "--dataset",
-        f"folder:{images}",
-        "--model",
-        "tiny",
-        "--method",
-        "zero-shot,tpt",
-        "--seeds",
-        "1,2",
-        "--views",
-        "2",
-        "--chunk",
-        "2",
-        "--device",
-        "cpu",
-        "--name",
-        "run",
-        "--allow-changes",
-        "--out",
-        str(out),
-        *more,
-    ]
-    return CliRunner().invoke(app, command)
+    chosen = ["--method", "zero-shot,tpt", "--views", "2", "--chunk", "2", "--no-tsne"]
+    return CliRunner().invoke(app, arguments(images, out, *chosen, *more))
 
 
 @pytest.fixture

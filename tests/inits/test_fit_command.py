@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from poise import data, methods
 from poise.backbones import load_model
+from poise.backbones.loaders.tiny import load_tiny
 from poise.cli.commands.fit import app, convert_app
 from poise.errors import InvalidOptionError, UnknownNameError, UnreadableImageError
 from poise.inference.features import TRAINING_CROPS, encode, epoch_crops
@@ -59,6 +60,16 @@ def test_coop(folder, tmp_path) -> None:
     before = store.load(out).tensors["context"]
     run("coop", *words)
     assert torch.equal(store.load(out).tensors["context"], before)
+
+
+def test_cached_features_are_those_of_the_weights(folder, tmp_path) -> None:
+    images, kept = data.open_dataset(f"folder:{folder}"), tmp_path / "kept"
+    encoder, other = (load_tiny(device=torch.device("cpu"), dtype=torch.float32, seed=seed) for seed in (0, 1))
+    assert encoder.name == other.name
+    for model in (encoder, other, encoder):
+        found = encode(images, model, ViewRecipe(1), cache=kept).features
+        assert torch.equal(found, encode(images, model, ViewRecipe(1)).features)
+    assert len(list(kept.iterdir())) == 2
 
 
 def test_cocoop(folder, tmp_path) -> None:

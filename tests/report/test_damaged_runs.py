@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from poise.cli.app import app
 from poise.errors import PoiseError
 from poise.files import checksum
-from tests.evaluate.attempt import make_images
+from tests.evaluate.attempt import arguments, make_images
 
 READERS = ("table", "analyse", "export", "resume-info")
 
@@ -26,29 +26,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
     """The folder of a run, and the command that made it."""
     root = tmp_path_factory.mktemp("finished")
     images = make_images(root / "images", classes=2, each=2)
-    command = [
-        "bench",
-        "run",
-        "--dataset",
-        f"folder:{images}",
-        "--model",
-        "tiny",
-        "--method",
-        "zero-shot,tpt",
-        "--seeds",
-        "1",
-        "--views",
-        "2",
-        "--chunk",
-        "2",
-        "--device",
-        "cpu",
-        "--name",
-        "run",
-        "--allow-changes",
-        "--tsne",
-    ]
-    assert CliRunner().invoke(app, [*command, "--out", str(root / "runs")]).exit_code == 0
+    chosen = ["--method", "zero-shot,tpt", "--seeds", "1", "--views", "2", "--chunk", "2"]
+    command = arguments(images, root / "runs", *chosen)
+    assert CliRunner().invoke(app, command).exit_code == 0
     return root / "runs" / "run", command
 
 

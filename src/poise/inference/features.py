@@ -17,7 +17,7 @@ from poise.errors import UnreadableImageError
 from poise.files import save_tensors
 from poise.inference.predictor import Predictor
 from poise.results import Failure
-from poise.types import DualEncoder
+from poise.types import DualEncoder, fingerprint_of
 from poise.views import ViewRecipe
 
 TRAINING_CROPS = "bicubic"  # as in CoOp, CoCoOp and MaPLe; views for tuning are bilinear
@@ -90,5 +90,6 @@ def _all_readable(outcomes: Iterable[Tensor | Failure]) -> Iterator[Tensor]:
 def _key(images: ImageSet, encoder: DualEncoder, recipe: ViewRecipe) -> str:
     ids = hashlib.blake2b("\n".join(item.id for item in images.items).encode(), digest_size=8).hexdigest()
     crops = "" if recipe.views == 1 else recipe.crops
-    whole = f"{images.name}|{images.split}|{ids}|{encoder.name}|{encoder.dtype}|{recipe.views}|{recipe.seed}"
+    model = f"{encoder.name}|{fingerprint_of(encoder)}|{encoder.dtype}"  # other weights may have the same name
+    whole = f"{images.name}|{images.split}|{ids}|{model}|{recipe.views}|{recipe.seed}"
     return hashlib.blake2b(f"{whole}|{recipe.augmix}|{crops}|{recipe.engine}".encode(), digest_size=12).hexdigest()

@@ -6,6 +6,7 @@ timm and torchvision takes longer than classifying an image, so the file is read
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import math
@@ -131,6 +132,7 @@ def _norm(weights: State, name: str) -> nn.LayerNorm:
     return norm.requires_grad_(False)
 
 
+@functools.cache  # reading its 48 thousand merges takes longer than an image
 def _tokenizer() -> Any:
     """Return CLIP's byte-pair encoding from one file of open_clip, without importing the package."""
     package = importlib.util.find_spec("open_clip")

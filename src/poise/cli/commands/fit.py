@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poise.cli.input.shared_options import Device, LabelsFile, Model, Threads
+from poise.cli.input.shared_options import Device, Dtype, LabelsFile, Model, Threads
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.cli.typer_app import Commands
 from poise.defaults import DEFAULT_MODEL
@@ -40,7 +40,6 @@ CoopEpochs = Annotated[
 Lr = Annotated[float, typer.Option(help="SGD learning rate.")]
 BatchSize = Annotated[int, typer.Option(help="Images per SGD step.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for cached image features.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
 Split = Annotated[str, typer.Option(help="Dataset split: train, val or test.")]
 Position = Annotated[str, typer.Option(help="Position of the class name in the prompt: end, middle or front.")]
 Source = Annotated[Path, typer.Argument(help="Published checkpoint (.pth.tar).")]
