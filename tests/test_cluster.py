@@ -178,17 +178,10 @@ def local(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return contents(out)
 
 
-def test_two_workers_leave_the_bytes_of_a_local_run(
-    two_cores: None, images: Path, local: dict[str, bytes], tmp_path: Path
-) -> None:
-    summary = run(config(images), settings(tmp_path))
-    assert summary.computed == 8
-    assert contents(tmp_path) == local
-
-
 def test_a_killed_worker_costs_nothing(
     two_cores: None, images: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two workers, one of them killed, leave the bytes of a local run."""
     strike = striker(tmp_path / "struck")
 
     class Mortal(cluster.UnitWorker):
@@ -256,7 +249,21 @@ def test_a_cluster_prints_what_a_local_classify_prints(
     assert "missing.png' does not exist" in done.stdout
 
 
-def test_one_image_is_enough(two_cores: None, album: list[str]) -> None:
+class PoolOfThisProcess:
+    """Computes each task here, as one worker would."""
+
+    on_gpu = False
+
+    def __init__(self, make: Any, **options: Any) -> None:
+        self._worker = make(threads=1)
+
+    def run(self, tasks: Any, *, arguments: Any, name: Any) -> Any:
+        for task in tasks:
+            yield task, self._worker.work(*arguments(task))
+
+
+def test_one_image_is_enough(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_classifier, "Pool", PoolOfThisProcess)
     image = str(Path(album[0]) / "class0" / "0.png")
     done = on_ray(image)
     assert (done.exit_code, done.stdout) == (0, classified(image).stdout)

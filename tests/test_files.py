@@ -84,7 +84,20 @@ def test_a_file_without_end_is_not_read_to_its_end() -> None:
 
 
 FILES = {
-    "fit": ["fit", "fpp", "--labels-file", "labels.txt", "--model", "tiny", "--device", "cpu", "--out", "out"],
+    "fit": [
+        "fit",
+        "fpp",
+        "--labels-file",
+        "labels.txt",
+        "--model",
+        "tiny",
+        "--device",
+        "cpu",
+        "--out",
+        "out",
+        "--steps",
+        "1",
+    ],
     "convert": ["convert", "coop", "prompt.pth.tar", "out", "--model", "tiny"],
 }
 _LIMITED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from poise.backbones import load_model
 from poise.prompts import tokenise
 from poise.testing.conformance import LABELS, require, run_checks
 from poise.tuning import PromptMemory, StreamTuner
+from poise.types import DualEncoder
 
 MakeMemory = Callable[[Tensor, int], PromptMemory]  # arguments: the initial prompt [M, E], the number of slots
 _SLOTS = 3
@@ -78,9 +80,14 @@ def state_is_restored(make: MakeMemory) -> None:
     require(_snapshot(one) == before, "reset() must undo fresh()")
 
 
+@functools.cache
+def _encoder() -> DualEncoder:
+    return load_model("tiny", device="cpu", dtype="float64")
+
+
 def _stream(make: MakeMemory, variant: str) -> tuple[StreamTuner, Tensor]:
     """Return a new tuner and unit features of eight images."""
-    encoder, generator = load_model("tiny", device="cpu", dtype="float64"), torch.Generator().manual_seed(5)
+    encoder, generator = _encoder(), torch.Generator().manual_seed(5)
     images = torch.randn(1, 1, 32, dtype=torch.float64, generator=generator)
     images = images + torch.randn(8, 6, 32, dtype=torch.float64, generator=generator)
     classes, chosen = tokenise(encoder, LABELS), [methods.get("tpt", lr=0.02)]
