@@ -36,7 +36,12 @@ class AdamW:
     square: dict[str, Tensor] | None = None
 
     def step(self, prompt: P, gradient: P) -> tuple[P, AdamW]:
-        """Take one step of prompts [B, ...], or of a shared prompt [1, ...], along their gradients [B, ...]."""
+        """Return the prompts after one step, and the optimiser for the next one.
+
+        Args:
+            prompt: prompts [B, ...], or one [1, ...] that all images share.
+            gradient: of each image [B, ...].
+        """
         count, means, squares, stepped = self.count + 1, {}, {}, {}
         for name, grad in gradient.parts().items():
             means[name] = _decayed(self.mean, name, self.betas[0], grad)

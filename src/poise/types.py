@@ -215,12 +215,12 @@ def fingerprint_of(encoder: DualEncoder, like: str = "") -> str:
 class Outputs:
     """The results of one forward pass: what objectives, rules and post-hoc steps read."""
 
-    image_features: Tensor  # [B, V, D]; view 0 is the plain image
-    text_features: Tensor  # [B, C, D]
-    logits: Tensor  # [B, V, C]
-    reference_logits: Tensor  # [B, V, C] under the init, without a gradient
-    ranking: Tensor | None = None  # [B, V]: views with the lowest are chosen, instead of by entropy
-    tokens: Tensor | None = None  # [B, V, J, T, W]: inputs of the image tower's first J layers (MaPLe)
+    image_features: Tensor  #: [B, V, D]; view 0 is the plain image
+    text_features: Tensor  #: [B, C, D]
+    logits: Tensor  #: [B, V, C]
+    reference_logits: Tensor  #: [B, V, C] under the init, without a gradient
+    ranking: Tensor | None = None  #: [B, V]: views with the lowest are chosen, instead of by entropy
+    tokens: Tensor | None = None  #: [B, V, J, T, W]: inputs of the image tower's first J layers (MaPLe)
 
 
 class Objective(ABC):

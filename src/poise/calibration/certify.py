@@ -80,6 +80,10 @@ def upper_bound(errors: ArrayLike, images: ArrayLike, delta: float) -> Floats:
 def images_for_error(max_error: float, delta: float = 0.05) -> int:
     """Smallest number of images that certifies the error rate ``max_error`` if none of them is wrong.
 
+    Args:
+        max_error: the share of wrong answers to certify.
+        delta: the probability that the certificate is wrong.
+
     >>> images_for_error(0.05), images_for_error(0.1), images_for_error(0.9, 0.01)
     (59, 29, 2)
     """

@@ -30,15 +30,15 @@ HEAD = 128  # ranks that are scored first
 class PredictionSets(NamedTuple):
     """Sets of classes. Where no class qualifies, the set holds the top label, and ``empty`` is True."""
 
-    members: Bools  # [N, C]
-    empty: Bools  # [N]
+    members: Bools  #: [N, C]
+    empty: Bools  #: [N]
 
 
 class ClassQuantiles(NamedTuple):
     """One quantile per class; ``own`` is False where a class has too few images and shares that of all such classes."""
 
-    values: Floats  # [C]
-    own: Bools  # [C]
+    values: Floats  #: [C]
+    own: Bools  #: [C]
 
 
 class Score(ABC):

@@ -86,7 +86,14 @@ def fit_calibrator(probs: ArrayLike, labels: ArrayLike, *, prior: Prior = PRIOR)
 
 
 def held_out(probs: ArrayLike, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Floats:
-    """Return probabilities [N, C], each image's calibrated by a fit without it (cross-validation)."""
+    """Return probabilities [N, C], each image's calibrated by a fit without it (cross-validation).
+
+    Args:
+        probs: probabilities [N, C] before calibration.
+        labels: correct classes [N].
+        folds: number of parts; each is calibrated by a fit on the others.
+        seed: of the division into parts.
+    """
     table, truth = checked_probs(probs, labels)
     parts = min(checked_count("folds", folds), len(truth))
     part = np.random.Generator(np.random.Philox(seed)).permutation(len(truth)) % parts

@@ -215,7 +215,15 @@ class Calibration:
         return summary.html(self)
 
     def method(self, name: str, settings: Mapping[str, Any]) -> MethodCalibration:
-        """Return the part for the method called ``name``, whose settings must be the calibrated ones."""
+        """Return the part for one method.
+
+        Args:
+            name: of the method.
+            settings: of the method now (`poise.methods.Method.settings`).
+
+        Raises:
+            InvalidCalibrationError: The method was not calibrated, or with other settings.
+        """
         part, now = self._part(name), plain(settings)
         for key in sorted(part.settings.keys() | now.keys()):
             if part.settings.get(key) != now.get(key):

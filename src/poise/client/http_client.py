@@ -95,7 +95,15 @@ class Client(_Calls):
 
     @_takes_options
     def batch(self, images: Sequence[Image], **options: Any) -> list[Reply | RemoteError]:
-        """Classify several images in one request; an image without an answer gives an error in its place."""
+        """Classify several images in one request.
+
+        Args:
+            images: encoded images, or the paths of their files.
+            options: as of `classify`.
+
+        Returns:
+            One reply per image; an image without an answer gives an error in its place.
+        """
         return self._send(read_batch, "POST", **self._batch(images, options))
 
     def models(self) -> list[RemoteModel]:

@@ -43,14 +43,14 @@ class RemoteModel:
     """The model of a server, its defaults and its limits."""
 
     name: str
-    fingerprint: str
+    fingerprint: str  #: hash of its weights, preprocessing and tokenizer
     device: str
     dtype: str
-    labels: tuple[str, ...]
-    methods: tuple[str, ...]
-    views: int
-    calibrated: bool
-    limits: dict[str, float]
+    labels: tuple[str, ...]  #: those of requests without labels
+    methods: tuple[str, ...]  #: those of requests without methods
+    views: int  #: per image, of requests without views
+    calibrated: bool  #: whether the server has a calibration
+    limits: dict[str, float]  #: the most that the server accepts, by name
 
 
 def read_reply(body: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> Reply:

@@ -20,8 +20,8 @@ Protocol = Literal["tpt", "c-tpt"]
 class Location:
     """A possible folder of a dataset's images, relative to the data folder; case, '-' and '_' are ignored."""
 
-    layout: str  # "coop", "tpt" or "torchvision"
-    folder: str  # "{split}" stands for "val" or "train"
+    layout: str  #: "coop", "tpt" or "torchvision"
+    folder: str  #: "{split}" stands for "val" or "train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,25 +30,25 @@ class DatasetRow:
 
     name: str
     title: str
-    heading: str  # column heading in tables
+    heading: str  #: column heading in tables
     classes: int
-    images: int  # number of images in the test split
+    images: int  #: number of images in the test split
     places: tuple[Location, ...]
     licence: str
-    get: str  # where to download it
-    class_hash: str = ""  # `hash_names` of the published class names in label order; "" if there are none
-    accuracy: float | None = None  # published zero-shot accuracy of CLIP ViT-B/16, to warn if labels look permuted
-    reader: str = "split"  # a row of `poise.data.opening.readers`
+    get: str  #: where to download it
+    class_hash: str = ""  #: `hash_names` of the published class names in label order; "" if there are none
+    accuracy: float | None = None  #: published zero-shot accuracy of CLIP ViT-B/16, to warn if labels look permuted
+    reader: str = "split"  #: a row of `poise.data.opening.readers`
     split_file: str = ""
-    split_drive: str = ""  # id of the split file on CoOp's Google Drive
-    wnids: str = "imagenet"  # timm's list of the dataset's classes
-    edit: Edit = tidy  # maps an original class name to the published one
-    class_encoded_in: Literal["folder", "file", ""] = ""  # the part of an image's path that contains its class
-    torchvision: str = ""  # name of torchvision's dataset class
+    split_drive: str = ""  #: id of the split file on CoOp's Google Drive
+    wnids: str = "imagenet"  #: timm's list of the dataset's classes
+    edit: Edit = tidy  #: maps an original class name to the published one
+    class_encoded_in: Literal["folder", "file", ""] = ""  #: the part of an image's path that contains its class
+    torchvision: str = ""  #: name of torchvision's dataset class
     template: str = "a photo of a {}."
-    augmix: bool = True  # under TPT's protocol: on for fine-grained datasets, off for ImageNet and its shifts
-    augmix_c_tpt: bool = True  # in the scripts of C-TPT and O-TPT, which also use it for the shifts
-    shift: bool = False  # whether it is a distribution shift of ImageNet
+    augmix: bool = True  #: under TPT's protocol: on for fine-grained datasets, off for ImageNet and its shifts
+    augmix_c_tpt: bool = True  #: in the scripts of C-TPT and O-TPT, which also use it for the shifts
+    shift: bool = False  #: whether it is a distribution shift of ImageNet
 
     def augmix_under(self, protocol: Protocol) -> bool:
         """Return whether views are mixed with AugMix; the published protocols differ on ImageNet's shifts."""

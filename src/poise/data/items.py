@@ -77,9 +77,9 @@ class Held:
 class Item:
     """One image, labelled if it is of a dataset. Items are picklable so that other processes can read them."""
 
-    id: str  # the same on every machine: the path within the dataset
-    label: int  # or `NO_LABEL`
-    read: str | Stored  # the path of a file, or the location in a container
+    id: str  #: the same on every machine: the path within the dataset
+    label: int  #: or `NO_LABEL`
+    read: str | Stored  #: the path of a file, or the location in a container
 
     def source(self) -> Path | bytes:
         """Return the argument for `poise.images.read_image`."""
@@ -91,15 +91,15 @@ class ImageSet:
     """One split of a dataset."""
 
     name: str
-    classes: tuple[str, ...]  # names for the template, in label order
+    classes: tuple[str, ...]  #: names for the template, in label order
     items: tuple[Item, ...]
     template: str = "a photo of a {}."
-    augmix: bool = False  # whether views are mixed with AugMix
-    shift: bool = False  # whether it is a distribution shift of ImageNet
-    reference_accuracy: float | None = None  # published zero-shot accuracy of CLIP ViT-B/16, as a fraction
+    augmix: bool = False  #: whether views are mixed with AugMix
+    shift: bool = False  #: whether it is a distribution shift of ImageNet
+    reference_accuracy: float | None = None  #: published zero-shot accuracy of CLIP ViT-B/16, as a fraction
     split: str = "test"
-    folder: str = ""  # folder of the images
-    layout: str = ""  # published layout of that folder
+    folder: str = ""  #: folder of the images
+    layout: str = ""  #: published layout of that folder
 
     def __len__(self) -> int:
         return len(self.items)
@@ -114,6 +114,10 @@ class ImageSet:
 
         A smaller subset is the beginning of a larger one. The first images of a dataset are not representative, since
         split files list one class after the other.
+
+        Args:
+            count: number of images, 1 or more; all of them if there are fewer.
+            seed: another one gives another order.
         """
         if count < 1:
             raise InvalidOptionError(f"A subset of {count} images was requested.", hint="Request at least 1.")

@@ -23,7 +23,7 @@ class CheckResult:
     """The state of one dataset on disk."""
 
     name: str
-    status: Status  # "partial": readable, but fewer images than published; "damaged": see ``problems``
+    status: Status  #: "partial": readable, but fewer images than published; "damaged": see ``problems``
     images: int = 0
     expected: int | None = None
     classes: int = 0
@@ -155,8 +155,12 @@ def check_all(
 ) -> tuple[list[CheckResult], bool]:
     """Check several datasets, by default all of the catalogue, and return the results and whether all are fine.
 
-    Absent datasets count as a failure only if they are named in ``datasets``. The other arguments are those of `check`;
-    ``pixels`` has those of each dataset by its name.
+    Args:
+        root: the folder of the datasets.
+        datasets: names; absent ones count as a failure only if they are named here.
+        deep: as of `check`, like the other arguments.
+        sample: number of images that are decoded.
+        pixels: hashes of the images by id, for each dataset by its name.
     """
     in_catalogue = [row(name) for name in datasets if ":" not in name]
     if in_catalogue or not datasets:

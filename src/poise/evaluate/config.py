@@ -27,26 +27,26 @@ _SEEDS = range(-(2**63), 2**63)  # that a column of the records can have
 class RunConfig:
     """Everything that can change a number of a run. Two runs with the same values give the same records."""
 
-    name: str = ""  # the run's id; "" = model and hash, so that the same choices always use the same folder
-    title: str = ""  # for people
+    name: str = ""  #: the run's id; "" = model and hash, so that the same choices always use the same folder
+    title: str = ""  #: for people
     model: str = DEFAULT_MODEL
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("paper",)
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)  # method (or "all") -> options of methods.get
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)  #: method (or "all") -> options of methods.get
     seeds: tuple[int, ...] = (1, 2, 3)
-    limit: int = 0  # images per dataset; 0 = all
-    views: int = PAPER_VIEWS  # per image, including the plain view
-    view_engine: str = "auto"  # auto = poise.views.DEFAULT_ENGINE
-    augmix: str = "auto"  # auto = as TPT's protocol has it for the dataset; c-tpt = also on for ImageNet's shifts
-    template: str = ""  # "" = that of the dataset
-    framework: str = "tpt"  # tpt = one prompt per image, reset for each; `poise list frameworks` shows the others
-    framework_options: dict[str, Any] = field(default_factory=dict)  # such as size, variant, temperature
-    init: str = "template"  # where tuning starts: a name of `poise list inits`, or the file of a fitted prompt
-    calibrate: int = 0  # images per dataset that reports calibrate each method with; metrics are of the others
-    coverage: float = 0.9  # of the prediction sets, if ``calibrate``
-    max_error: float = 0.05  # among answered images, certified with confidence 95 %, if ``calibrate``
-    batch_size: int = 0  # images computed together; 0 = by device
-    chunk: int = 0  # images per file: the most that a killed run loses; 0 = by device and number of images
+    limit: int = 0  #: images per dataset; 0 = all
+    views: int = PAPER_VIEWS  #: per image, including the plain view
+    view_engine: str = "auto"  #: auto = poise.views.DEFAULT_ENGINE
+    augmix: str = "auto"  #: auto = as TPT's protocol has it for the dataset; c-tpt = also on for ImageNet's shifts
+    template: str = ""  #: "" = that of the dataset
+    framework: str = "tpt"  #: tpt = one prompt per image, reset for each; `poise list frameworks` shows the others
+    framework_options: dict[str, Any] = field(default_factory=dict)  #: such as size, variant, temperature
+    init: str = "template"  #: where tuning starts: a name of `poise list inits`, or the file of a fitted prompt
+    calibrate: int = 0  #: images per dataset that reports calibrate each method with; metrics are of the others
+    coverage: float = 0.9  #: of the prediction sets, if ``calibrate``
+    max_error: float = 0.05  #: among answered images, certified with confidence 95 %, if ``calibrate``
+    batch_size: int = 0  #: images computed together; 0 = by device
+    chunk: int = 0  #: images per file: the most that a killed run loses; 0 = by device and number of images
     device: str = "auto"
     dtype: str = "auto"
 
@@ -76,12 +76,12 @@ class Settings:
 
     data: str = "data"
     out: str = "runs"
-    workers: int = 0  # threads (on CUDA: processes) that read images; 0 = by the number of cores
+    workers: int = 0  #: threads (on CUDA: processes) that read images; 0 = by the number of cores
     engine: str = "local"
-    address: str = ""  # of a Ray cluster
-    actors: int = 0  # Ray processes, each with a model; 0 = by the resources of the cluster
-    tsne: bool = False  # also store class text features before and after tuning, for the t-SNE figure
-    deep: bool = False  # on resuming, compare the pixels of all finished images, not only sizes and times of files
+    address: str = ""  #: of a Ray cluster
+    actors: int = 0  #: Ray processes, each with a model; 0 = by the resources of the cluster
+    tsne: bool = False  #: also store class text features before and after tuning, for the t-SNE figure
+    deep: bool = False  #: on resuming, compare the pixels of all finished images, not only sizes and times of files
 
 
 def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:

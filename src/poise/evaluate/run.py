@@ -38,11 +38,11 @@ class RunSummary:
     folder: Path
     methods: int = 0
     seeds: int = 1
-    images: int = 0  # times seeds
+    images: int = 0  #: times seeds
     units: int = 0
-    computed: int = 0  # units of this attempt
-    damaged: tuple[str, ...] = ()  # units whose file was damaged; computed again
-    errors: int = 0  # images that could not be read
+    computed: int = 0  #: units of this attempt
+    damaged: tuple[str, ...] = ()  #: units whose file was damaged; computed again
+    errors: int = 0  #: images that could not be read
     fallbacks: int = 0
     warnings: list[str] = field(default_factory=list)
 

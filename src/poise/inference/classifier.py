@@ -222,7 +222,18 @@ class Classifier(Generic[M_co]):
         return self._shown(next(self._answered([images], details=details)))
 
     def each(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Results | Failure]:
-        """Yield one outcome per image, in order: a dict of results by method, or a `Failure` with the reason."""
+        """Yield one outcome per image, in order: a dict of results by method, or a `Failure` with the reason.
+
+        Args:
+            images: as of a call.
+            details: whether results have ``details``.
+
+        Example:
+            >>> import numpy as np
+            >>> classifier = Classifier(["cat", "dog"], model="tiny", views=2, device="cpu")
+            >>> [type(outcome).__name__ for outcome in classifier.each([np.zeros((8, 8, 3), np.uint8), "missing.png"])]
+            ['dict', 'Failure']
+        """
         for outcome in self.predictions(images, details=details):
             if isinstance(outcome, Failure):
                 yield outcome
@@ -234,7 +245,12 @@ class Classifier(Generic[M_co]):
                 yield {name: self._result(part, name, details) for name, part in outcome.items()}
 
     def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Predictions | Failure]:
-        """Yield the methods' answers as arrays, before calibration."""
+        """Yield the methods' answers as arrays (`poise.types.Answer`) by method, before calibration.
+
+        Args:
+            images: as of a call.
+            details: whether to compute all views, also where no method reads them.
+        """
         # Zero-shot uses the plain view only; the other views are needed for the details.
         reads_views = any(method.reads_views for method in self.methods)
         recipe = self.recipe if details or reads_views else ViewRecipe(1, self.recipe.seed)

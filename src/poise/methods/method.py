@@ -26,10 +26,10 @@ BAR = " | "  # between a method and the post-hoc steps in a name
 class Term:
     """A weighted objective. An objective with a parameter ``target`` receives the method's target."""
 
-    objective: str  # a registered name
+    objective: str  #: a registered name
     weight: float = 1.0
-    shift_weight: float | None = None  # the published weight on natural distribution shifts
-    options: Mapping[str, Any] = field(default_factory=dict)  # parameters of the objective
+    shift_weight: float | None = None  #: the published weight on natural distribution shifts
+    options: Mapping[str, Any] = field(default_factory=dict)  #: parameters of the objective
 
     def __post_init__(self) -> None:
         _check_range("weight", self.weight, 0 <= self.weight < math.inf, "0 or above")
@@ -45,7 +45,7 @@ class Term:
 class Step:
     """A post-hoc step and its parameters."""
 
-    name: str  # a registered one
+    name: str  #: a registered one
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,11 +62,11 @@ class About:
 
     description: str = ""
     citation: str = ""
-    link: str = ""  # to the paper
+    link: str = ""  #: to the paper
     colour: str = "#8A8A8A"
-    dash: str = "-"  # matplotlib's line style
-    order: int = 100  # lower ones are listed first
-    group: str = "own"  # one of `poise.methods.GROUPS`, where lists and options have it
+    dash: str = "-"  #: matplotlib's line style
+    order: int = 100  #: lower ones are listed first
+    group: str = "own"  #: one of `poise.methods.GROUPS`, where lists and options have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +80,18 @@ class Method:
     """
 
     name: str
-    terms: tuple[Term, ...] = ()  # empty: nothing is tuned
-    rule: str = ""  # a registered rule that answers instead of a tuned prompt
-    rule_options: Mapping[str, Any] = field(default_factory=dict)  # its parameters that are not fields of a method
-    posthoc: tuple[Step, ...] = ()  # what changes the answer's logits, in order
-    selection: float = 0.1  # fraction of views in the target
-    include_plain: bool = True  # whether the plain view may be one of them
-    cats: bool = False  # confidence-aware temperatures in the target
+    terms: tuple[Term, ...] = ()  #: empty: nothing is tuned
+    rule: str = ""  #: a registered rule that answers instead of a tuned prompt
+    rule_options: Mapping[str, Any] = field(default_factory=dict)  #: its parameters that are not fields of a method
+    posthoc: tuple[Step, ...] = ()  #: what changes the answer's logits, in order
+    selection: float = 0.1  #: fraction of views in the target
+    include_plain: bool = True  #: whether the plain view may be one of them
+    cats: bool = False  #: confidence-aware temperatures in the target
     t_min: float = 0.1
     t_max: float = 10.0
     detach_temperature: bool = False
     steps: int = 1
-    lr: float | str = 5e-3  # or a multiple of the RMS of the initial context's entries: "0.3rms"
+    lr: float | str = 5e-3  #: or a multiple of the RMS of the initial context's entries: "0.3rms"
     weight_decay: float = 0.01
     about: About = About()
 

@@ -19,11 +19,11 @@ from poise.metrics.sample import Floats, Ints, checked_count, checked_top
 class Bins:
     """Predictions by confidence bin; ``accuracy`` and ``confidence`` are NaN where a bin is empty."""
 
-    lower: Floats  # [K]
-    upper: Floats  # [K]
-    count: Ints  # [K]
-    accuracy: Floats  # [K]
-    confidence: Floats  # [K] mean confidence
+    lower: Floats  #: [K]
+    upper: Floats  #: [K]
+    count: Ints  #: [K]
+    accuracy: Floats  #: [K]
+    confidence: Floats  #: [K] mean confidence
 
     def __len__(self) -> int:
         return len(self.count)

@@ -55,8 +55,8 @@ class Estimate:
     """A metric under several seeds: its value under each, and the mean over seeds on each resample of the images."""
 
     by_seed: tuple[float, ...]
-    draws: Floats  # [R]
-    trials: int | None = None  # images whose share this is, under one seed; None for all else
+    draws: Floats  #: [R]
+    trials: int | None = None  #: images whose share this is, under one seed; None for all else
 
     @property
     def value(self) -> float:

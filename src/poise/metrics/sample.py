@@ -29,24 +29,38 @@ class Sample:
     [True, False]
     """
 
-    confidence: Floats  # [N]
-    correct: Bools  # [N]
-    top5: Bools | None = None  # [N]
-    probs: Floats | None = None  # [N, C]
-    labels: Ints | None = None  # [N]
-    set_sizes: Ints | None = None  # [N]
-    covered: Bools | None = None  # [N]
-    answered: Bools | None = None  # [N]
+    confidence: Floats  #: [N]
+    correct: Bools  #: [N]
+    top5: Bools | None = None  #: [N]
+    probs: Floats | None = None  #: [N, C]
+    labels: Ints | None = None  #: [N]
+    set_sizes: Ints | None = None  #: [N]
+    covered: Bools | None = None  #: [N]
+    answered: Bools | None = None  #: [N]
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike) -> Sample:
-        """Return the sample of full probabilities [N, C] and labels [N]; of tied classes the first is predicted."""
+        """Return the sample of full probabilities; of tied classes the first is predicted.
+
+        Args:
+            probs: probabilities [N, C], each row with the sum 1.
+            labels: correct classes [N].
+
+        Example:
+            >>> Sample.of([[0.9, 0.1], [0.4, 0.6]], [0, 0]).correct.tolist()
+            [True, False]
+        """
         table, truth = checked_probs(probs, labels)
         return cls(table.max(1), table.argmax(1) == truth, in_top(table, truth, 5), table, truth)
 
     @classmethod
     def of_top(cls, confidence: ArrayLike, correct: ArrayLike) -> Sample:
-        """Return the sample of top-label confidences [N] and whether each prediction is correct [N]."""
+        """Return the sample of predictions of which only the top label is known.
+
+        Args:
+            confidence: probability of each prediction [N].
+            correct: whether it is right [N].
+        """
         return cls(*checked_top(confidence, correct))
 
     def __len__(self) -> int:

@@ -18,9 +18,9 @@ from poise.metrics.sample import Bools, Floats, Weighted, checked_top
 class RiskCoverage:
     """Point i: the i + 1 most confident images are answered."""
 
-    coverage: Floats  # [N] (i + 1) / N
-    risk: Floats  # [N] expected fraction of wrong answers among those answered
-    threshold: Floats  # [N] lowest confidence answered
+    coverage: Floats  #: [N] (i + 1) / N
+    risk: Floats  #: [N] expected fraction of wrong answers among those answered
+    threshold: Floats  #: [N] lowest confidence answered
 
     @property
     def area(self) -> float:

@@ -23,7 +23,12 @@ def view_entropy(logits: Tensor) -> Tensor:
 
 
 def select_views(logits: Tensor, fraction: float) -> Tensor:
-    """Return the int(V * fraction) views of lowest entropy (at least one), lowest first: [B, V, C] -> [B, K]."""
+    """Return the views of lowest entropy [B, K], lowest first.
+
+    Args:
+        logits: of all views [B, V, C].
+        fraction: K is int(V * fraction), at least 1.
+    """
     return Target(selection=fraction).lowest(view_entropy(logits))
 
 

@@ -37,17 +37,28 @@ class LogitHead(Protocol):
 
 @dataclass(frozen=True)
 class CosineHead:
-    """Logits of a model with this scale and bias, for rules that are called without a model."""
+    """Logits of a model with this scale and bias, for rules that are called without a model.
 
-    scale: float = 100.0
-    bias: float = 0.0
+    Example:
+        >>> import torch
+        >>> CosineHead(scale=10.0).logits(torch.tensor([[[1.0, 0.0]]]), torch.eye(2)[None]).tolist()
+        [[[10.0, 0.0]]]
+    """
+
+    scale: float = 100.0  #: factor from cosine to logit
+    bias: float = 0.0  #: added to each logit
 
     def logits(self, image_features: Tensor, text_features: Tensor, /) -> Tensor:
-        """Return scale * cosine + bias."""
+        """Return scale * cosine + bias: [B, V, D] x [B or 1, C, D] -> [B, V, C]."""
         return self.scale * (image_features @ text_features.mT) + self.bias
 
     def outputs(self, image_features: Tensor, text_features: Tensor) -> Outputs:
-        """Return what a rule reads, for views [B, V, D] and texts [1 or B, C, D]."""
+        """Return what a rule reads.
+
+        Args:
+            image_features: unit features [B, V, D] of views; view 0 is the plain image.
+            text_features: unit features [1 or B, C, D] of the labels.
+        """
         logits = self.logits(image_features, text_features)
         return Outputs(image_features, text_features, logits, logits)
 
@@ -56,8 +67,8 @@ class CosineHead:
 class RuleAnswer:
     """A rule's answer for B images."""
 
-    logits: Tensor  # [B, C], or [B, V, C] if the rule gives all views
-    text_features: Tensor | None = None  # [B, C, D], if the rule changed them
+    logits: Tensor  #: [B, C], or [B, V, C] if the rule gives all views
+    text_features: Tensor | None = None  #: [B, C, D], if the rule changed them
 
 
 class Rule(ABC):
@@ -69,8 +80,8 @@ class Rule(ABC):
 
     ordered: ClassVar[bool] = False
     gives: ClassVar[Gives] = Gives.LOGITS
-    least_views: ClassVar[int] = 1  # per image, the plain one included
-    labelled: ClassVar[bool] = False  # whether it needs a file made of labelled images
+    least_views: ClassVar[int] = 1  #: per image, the plain one included
+    labelled: ClassVar[bool] = False  #: whether it needs a file made of labelled images
 
     @property
     def reads_views(self) -> bool:
@@ -78,7 +89,12 @@ class Rule(ABC):
         return True
 
     def check(self, model: str, labels: Sequence[str]) -> None:  # noqa: B027  most rules have no file
-        """Refuse a model or labels that the rule's file was not made for."""
+        """Refuse a model or labels that the rule's file was not made for.
+
+        Args:
+            model: the model's name.
+            labels: in the order of the classes.
+        """
 
     def published(self, dataset: str) -> Mapping[str, Any]:
         """Return the parameters published for a dataset, if the rule is told to use them; others keep their values."""
@@ -107,7 +123,10 @@ class StreamRule(Rule):
     def answer(self, state: State, out: Outputs, head: LogitHead) -> tuple[State, RuleAnswer]:
         """Return the next state and the answer for B images in order, as B calls with one image each would.
 
-        The tensors of ``state`` are not changed. All numbers of ``out`` are finite.
+        Args:
+            state: before these images; its tensors are not changed.
+            out: views, texts and logits under the initial prompt, all finite.
+            head: makes logits of other features.
         """
 
     def __call__(self, out: Outputs, head: LogitHead) -> RuleAnswer:

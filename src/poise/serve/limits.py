@@ -18,17 +18,17 @@ class Limits:
     labels: int = option(1000, "Most labels of a request.", commands=_SERVE)
     views: int = option(64, "Most views per image.", commands=_SERVE)
     methods: int = option(4, "Most methods of a request.", commands=_SERVE)
-    pixels: int = option(25_000_000, "Most pixels of an image.", commands=_BOTH)  # known from its header
+    pixels: int = option(25_000_000, "Most pixels of an image.", commands=_BOTH)  #: known from its header
     body: int = option(20_000_000, "Most bytes of a request.", commands=_BOTH)
     images: int = option(16, "Most images of a batch request.", commands=_SERVE)
     seconds: float = option(60.0, "Longest time until an answer.", commands=_SERVE)
-    header_seconds: float = 10.0  # until a request's headers must have arrived; not applied on Ray
-    body_seconds: float = 30.0  # until a request's body must have arrived
-    held: int = 256_000_000  # bytes of all requests that are being read or answered
+    header_seconds: float = 10.0  #: until a request's headers must have arrived; not applied on Ray
+    body_seconds: float = 30.0  #: until a request's body must have arrived
+    held: int = 256_000_000  #: bytes of all requests that are being read or answered
     connections: int = option(256, "Most open connections; beyond it, 503.", commands=_SERVE)
     queue: int = option(8192, "Most images x views x tuned methods that wait or run; beyond it, 429.", commands=_SERVE)
-    label_sets: int = 32  # label sets and options that are kept in memory
-    cached_labels: int = 2000  # labels of all of them together; each takes about 0.6 MB with the model pocket
+    label_sets: int = 32  #: label sets and options that are kept in memory
+    cached_labels: int = 2000  #: labels of all of them together; each takes about 0.6 MB with the model pocket
 
     def __post_init__(self) -> None:
         from poise.images.read import MAX_PIXELS

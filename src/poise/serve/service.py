@@ -103,7 +103,12 @@ class Service:
             self.status = "ready"
 
     def plan(self, job: Job, images: int = 1) -> PlannedJob:
-        """Return the job with the server's defaults, after checking it against the server's limits."""
+        """Return the job with the server's defaults, after checking it against the server's limits.
+
+        Args:
+            job: what a request asks for.
+            images: number of images in the request.
+        """
         return plan(job, self.settings, images)
 
     def submit(self, image: bytes, job: Job) -> Future[Results]:
@@ -124,11 +129,21 @@ class Service:
         return self.submit_all([image], job)[0]
 
     def submit_all(self, images: Sequence[bytes], job: Job) -> list[Future[Results]]:
-        """Queue several images, or none of them if the queue has not room for all; see `submit`."""
+        """Queue several images, or none of them if the queue has not room for all; see `submit`.
+
+        Args:
+            images: encoded images.
+            job: what to do with each of them.
+        """
         return self.submit_planned(images, self.plan(job, len(images)))
 
     def submit_planned(self, images: Sequence[bytes], planned: PlannedJob) -> list[Future[Results]]:
-        """Queue images of a job that `plan` returned; see `submit_all`."""
+        """Queue images of a job that was planned already; see `submit_all`.
+
+        Args:
+            images: encoded images.
+            planned: what `plan` returned for this number of images.
+        """
         if not self.ready:
             raise ServiceUnavailableError(f"The server is {self.status}.", hint="Try again in a few seconds.")
         try:

@@ -13,7 +13,15 @@ from poise.types import Objective, Outputs
 
 
 def example_outputs(images: int = 3, views: int = 8, classes: int = 5, width: int = 6, seed: int = 0) -> Outputs:
-    """Return random outputs in float64 with logits of their features; the text features require a gradient."""
+    """Return random outputs in float64 with logits of their features; the text features require a gradient.
+
+    Args:
+        images: B.
+        views: V, per image.
+        classes: C.
+        width: D, of the features.
+        seed: of the random numbers.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def unit(*shape: int) -> Tensor:

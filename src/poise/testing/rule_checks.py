@@ -17,7 +17,15 @@ HEAD = CosineHead(scale=20.0)
 
 
 def example_images(images: int = 4, views: int = 8, classes: int = 5, width: int = 6, seed: int = 0) -> Outputs:
-    """Return random outputs in float64 whose images share the texts [1, C, D]; views of one image are alike."""
+    """Return random outputs in float64 whose images share the texts [1, C, D]; views of one image are alike.
+
+    Args:
+        images: B.
+        views: V, per image.
+        classes: C.
+        width: D, of the features.
+        seed: of the random numbers.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> Tensor:

@@ -123,7 +123,12 @@ class Problem(ABC, Generic[P, F]):
 
 @torch.no_grad()
 def adapt(problems: Sequence[Problem[Any, Any]], texts: ClassTexts) -> None:
-    """Take ``method.steps`` AdamW steps of each problem, in place. All start shared, or none."""
+    """Take ``method.steps`` AdamW steps of each problem, in place.
+
+    Args:
+        problems: all start from a shared init, or none; they share each pass through the text tower.
+        texts: the class texts of all of them.
+    """
     for step in range(max((problem.steps for problem in problems), default=0)):
         _step([problem for problem in problems if step < problem.steps], texts)
 

@@ -52,7 +52,12 @@ class PromptMemory:
         return slot
 
     def finish(self, picked: Sequence[int], values: Tensor) -> None:
-        """Store all slots' values [size, M, E] after the picked slots were tuned; these become the most recent."""
+        """Store what an image tuned.
+
+        Args:
+            picked: the slots that were tuned; they become the most recently used ones.
+            values: the prompts [size, M, E] of all slots.
+        """
         self.values = values
         for slot in picked:
             self.order.remove(slot)
@@ -64,7 +69,13 @@ class PromptMemory:
         return self.values, list(self.order), list(self.uses)
 
     def reset(self, values: Tensor, order: Sequence[int], uses: Sequence[int]) -> None:
-        """Restore a state that `state` returned."""
+        """Restore a state that `state` returned.
+
+        Args:
+            values: the prompts [size, M, E].
+            order: all slots, least recently used first.
+            uses: how often each slot was tuned.
+        """
         self.values, self.order, self.uses = values, list(order), list(uses)
 
 
