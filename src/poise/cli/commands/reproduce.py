@@ -191,3 +191,36 @@ def check_command(
     typer.echo(f"whole, sha256 {content['sha256']}")
     if signature is not None or signers is not None or file.is_file():
         typer.echo(f"signed by {check(content, file, signers)}")
+
+
+@app.command("board")
+def board_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of records and attestations.")],
+    out: Annotated[Path, typer.Option(help="HTML file.")] = Path("board.html"),
+) -> None:
+    """Write a folder of records as one static HTML page."""
+    from poise.reproduce.board import write
+
+    typer.echo(str(write(folder, out)))
+
+
+@app.command("export")
+def export_command(
+    record: Record,
+    out: Annotated[Path, typer.Option(help="Folder for the files, such as a clone of the model.")] = Path("export"),
+    hub: Annotated[list[str] | None, typer.Option(help="Id of a dataset on the hub, as DATASET=ID.")] = None,
+    date: Annotated[str, typer.Option(help="When it was measured, as ISO-8601.")] = "",
+    url: Annotated[str, typer.Option(help="Where the record can be read.")] = "",
+) -> None:
+    """Write the hub's evaluation results (.eval_results) and a section of a model card."""
+    from poise.errors import InvalidOptionError
+    from poise.reproduce.exports import export
+    from poise.reproduce.record import read
+
+    pairs = [text.rpartition("=") for text in hub or ()]
+    for dataset, _, name in pairs:
+        if not dataset or not name:
+            raise InvalidOptionError(f"--hub is '{name}'.", hint="Write DATASET=ID, such as eurosat=org/eurosat.")
+    ids = {dataset: name for dataset, _, name in pairs}
+    for file in export(read(record), record.stem.removesuffix(".record"), out, ids, date=date, url=url):
+        typer.echo(str(file))
