@@ -1,4 +1,4 @@
-"""Makes the records of the board again, and its page: after the embedded weights, or anything that answers depend on, changed.
+"""Makes the records of the board and its page again: after the embedded weights, or what answers depend on, changed.
 
 python tools/board.py                 # the record of images that scikit-image carries, and the page
 python tools/board.py --data DATA     # also the one of two benchmarks in CoOp's layout
@@ -21,7 +21,7 @@ from poise.reproduce.plans import plan
 from poise.reproduce.reproduce import reproduce
 
 BOARD = Path(__file__).parents[1] / "docs" / "board"
-PAGE = BOARD / "index.html"
+PAGE = BOARD / "records.html"
 IMAGES = "package-images"
 CLASSES = {  # PNG files, which every version of a decoder reads alike
     "astronaut": "astronaut",

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from poise.data import catalog
 from poise.errors import InvalidDatasetError, reason_of
 from poise.files import checksum, read_bounded, write_atomic
+from poise.report.colours import order
 from poise.report.html import rendered, source
 from poise.report.published import paper
 from poise.report.published.peers import PEER_ROWS
@@ -93,7 +94,7 @@ class Board:
             start = method if init == "template" else f"{init}: {method}"
             lines.append(Line.of(table, start, label, *shown, self._status(table, init, method), section=table))
         columns = ("Table", "Method", "As printed", "Accuracy", "ECE", "Status")
-        note = "Averages over the table's datasets, of CLIP ViT-B/16, in percent. Reproduced: a record has both in the band."
+        note = "Averages over the table's datasets, of CLIP ViT-B/16, in percent. Reproduced: both are in the band."
         return Table("Published", columns, tuple(lines), (note,), texts=3, more_texts=frozenset({5}))
 
     def _status(self, table: str, init: str, method: str) -> str:
@@ -115,8 +116,9 @@ class Board:
 def _results(run: Mapping[str, Any]) -> Iterator[Line]:
     for dataset, methods in run["results"].items():
         images = run["datasets"][dataset]["images"]
-        for method, metrics in methods.items():
-            cells = [Cell(method), Cell(catalog.heading(dataset)), Cell(str(images))]
+        title = catalog.row(dataset).title if dataset in catalog.datasets else dataset
+        for method, metrics in sorted(methods.items(), key=lambda item: order(item[0])):
+            cells = [Cell(method), Cell(title), Cell(str(images))]
             for name in ("accuracy", "ece", "ece_floor", "brier", "auroc"):
                 cells.append(_cell(name, metrics.get(name)))
             yield Line(tuple(cells), dataset)
