@@ -29,6 +29,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
             "labels",
             "guides/own_model",
             "calibration",
+            "which_images",
             "unknown",
             "batch",
             "demo",

@@ -24,6 +24,7 @@ from poise.calibration.conformal import (
 from poise.calibration.evaluation import Answered, Evaluation
 from poise.calibration.monitor import Monitor
 from poise.calibration.numbers import calibrate_probabilities, probabilities_of_features
+from poise.calibration.plan import Drawn, Plan, plan_labels
 from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
 from poise.calibration.tree import Tree
@@ -38,10 +39,12 @@ __all__ = [
     "ClassQuantiles",
     "Conditions",
     "Curve",
+    "Drawn",
     "Evaluation",
     "Fit",
     "MethodCalibration",
     "Monitor",
+    "Plan",
     "PredictionSets",
     "Score",
     "Tree",
@@ -54,6 +57,7 @@ __all__ = [
     "held_out",
     "images_for_coverage",
     "images_for_error",
+    "plan_labels",
     "probabilities_of_features",
     "quantile",
     "scores",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from poise.calibration.conditions import Conditions
 from poise.calibration.conformal import scores
+from poise.calibration.plan import Drawn
 from poise.calibration.posterior import fit_calibrator, held_out
-from poise.calibration.stored import Calibration, MethodCalibration, plain
+from poise.calibration.stored import Calibration, Further, MethodCalibration, plain
 from poise.calibration.tree import Tree
 from poise.metrics.bootstrap import Estimate, Interval, estimate, mean_interval
 from poise.metrics.sample import Floats, Ints, Sample
@@ -37,6 +38,10 @@ class Answers:
     seconds: Sequence[float] = ()
     match: Floats | None = None
 
+    def take(self, rows: Ints) -> Answers:
+        """Return the answers for some of the images."""
+        return replace(self, probs=self.probs[rows], match=None if self.match is None else self.match[rows])
+
 
 def assess(
     conditions: Conditions,
@@ -47,6 +52,7 @@ def assess(
     *,
     delta: float = 0.05,
     tree: Tree | None = None,
+    drawn: Drawn | None = None,
 ) -> Calibration:
     """Return the calibration that the answers of several methods for n images give.
 
@@ -61,10 +67,17 @@ def assess(
         keys: hashes of the images.
         delta: probability with which a certified threshold may fail.
         tree: of the labels; thresholds are then those of its nodes.
+        drawn: how the images were drawn, of one method; None: all are a random sample. Everything but certificates
+            comes from the random sample then.
     """
     parts, after = {}, {}
     for name, answer in answers.items():
-        parts[name], after[name] = _assess(answer, labels, u, delta / len(answers), tree)
+        if drawn is None or not drawn.above.any():
+            parts[name], after[name] = _assess(answer, labels, u, delta / len(answers), tree)
+            continue
+        rows = np.flatnonzero(~drawn.above)
+        part, after[name] = _assess(answer.take(rows), labels[rows], u[rows], delta / len(answers), None)
+        parts[name] = replace(part, further=_further(answer.probs, labels, drawn))
     seconds = {name: 0.0 if part.seconds is None else part.seconds.value for name, part in parts.items()}
     recommended, reason = recommend(seconds, after)
     return Calibration(
@@ -95,6 +108,12 @@ def _assess(
         node_thresholds=None if tree is None else tree.thresholds(answer.probs, labels),
     )
     return part, after
+
+
+def _further(probs: Floats, labels: Ints, drawn: Drawn) -> Further:
+    """Return the answers for images that were drawn above the cut-off."""
+    rows = probs[drawn.above]
+    return Further(drawn.cutoff, labels[drawn.above], rows.argmax(1), rows.max(1))
 
 
 def recommend(seconds: Mapping[str, float], after: Mapping[str, Mapping[str, Estimate]]) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy  # imports scipy.special when it is first used
@@ -77,6 +78,7 @@ def upper_bound(errors: ArrayLike, images: ArrayLike, delta: float) -> Floats:
     return np.where(wrong < total, scipy.special.betaincinv(wrong + 1, right, 1 - delta), 1.0)
 
 
+@lru_cache(maxsize=1024)
 def images_for_error(max_error: float, delta: float = 0.05) -> int:
     """Smallest number of images that certifies the error rate ``max_error`` if none of them is wrong.
 
@@ -94,6 +96,7 @@ def images_for_error(max_error: float, delta: float = 0.05) -> int:
     return next(n for n in range(max(1, guess - 1), guess + 2) if right**n <= limit)
 
 
+@lru_cache(maxsize=1024)
 def first_rank(images: int, max_error: float, delta: float = 0.05, share: float = STARTS[0][1]) -> int:
     """Number of answered images at which a sequence of `certify` starts, which depends on the number of images only.
 

@@ -69,7 +69,7 @@ def certified(name: str, part: MethodCalibration, max_error: float) -> Certifica
             hint="Calibrate on more images, or choose another level before looking at results.",
         )
     if certificate.threshold is None:
-        confidence, correct = part.confidence, part.correct
+        confidence, correct = part.surest
         needed = images_needed(confidence, correct, max_error, part.delta)
         lowest, fifth = lowest_error(confidence, correct, part.delta), surest(confidence, correct, 0.2)
         more = (
@@ -80,7 +80,7 @@ def certified(name: str, part: MethodCalibration, max_error: float) -> Certifica
         least = "" if lowest is None else f" {100 * lowest:.0f} % can be certified with these."
         raise InvalidCalibrationError(
             f"{name}: no confidence threshold is certain to keep the error at {100 * max_error:g} % with these "
-            f"{len(part.labels)} calibration images.",
+            f"{len(confidence)} calibration images{'' if part.further is None else ' above the cut-off'}.",
             hint=f"{more}{least} Choose the level before looking at results: one that was picked because it can be "
             "certified holds with less confidence.",
         )

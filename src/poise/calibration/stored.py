@@ -33,6 +33,40 @@ FIRST = "poise-calibration/1"  # no checksum, and LAC scores 1 - p
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
 
 
+@dataclass(frozen=True, eq=False)
+class Further:
+    """Answers for further labelled images, drawn among those above a cut-off (`plan.Plan`); for certificates only.
+
+    Attributes:
+        cutoff: the confidence that they exceed; those that don't, on another device by rounding, are not used.
+        labels: correct classes [m].
+        predicted: predicted classes [m].
+        confidence: probability of the predicted class [m], before calibration.
+    """
+
+    cutoff: float
+    labels: Ints
+    predicted: Ints
+    confidence: Floats
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "cutoff": self.cutoff,
+            **{name: getattr(self, name).tolist() for name in ("labels", "predicted", "confidence")},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Further:
+        """Read what `to_dict` returned; every value is checked."""
+        (cutoff,) = _floats([values["cutoff"]], 0.0, 1.0).tolist()
+        labels, predicted = _classes(values)
+        confidence = _floats(values["confidence"], 0.0, 1.0)
+        if not len(labels) == len(predicted) == len(confidence):
+            raise ValueError("its lists have different lengths")
+        return cls(cutoff, labels, predicted, confidence)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MethodCalibration:
     """One method's answers for the n calibration images, and the calibrator fitted to them.
@@ -55,6 +89,7 @@ class MethodCalibration:
         seconds: time per image; None where only probabilities are known.
         delta: probability with which a certified threshold may fail.
         node_thresholds: with a tree, `Tree.thresholds` of the images, [n] each; None without.
+        further: labelled images above a cut-off, for certificates; None where all images are a random sample.
     """
 
     settings: Mapping[str, Any]
@@ -71,6 +106,11 @@ class MethodCalibration:
     seconds: Interval | None
     delta: float
     node_thresholds: tuple[Floats, Floats] | None = None
+    further: Further | None = None
+
+    def __len__(self) -> int:
+        """How many labelled images there are."""
+        return len(self.labels) + (0 if self.further is None else len(self.further.labels))
 
     @property
     def correct(self) -> Bools:
@@ -108,7 +148,19 @@ class MethodCalibration:
         """Return the lowest confidence above which at most ``max_error`` of the answers are wrong."""
         if self.node_thresholds is not None:
             return certify_changing(*self.node_thresholds, max_error, delta=self.delta)
-        return certify(self.confidence, self.correct, max_error, delta=self.delta)
+        return certify(*self.surest, max_error, delta=self.delta)
+
+    @property
+    def surest(self) -> tuple[Floats, Bools]:
+        """Confidences of the images that thresholds are certified on, and whether the answers are correct.
+
+        These are all images, or those above the cut-off if further ones were drawn there.
+        """
+        if (more := self.further) is None:
+            return self.confidence, self.correct
+        confidence = np.concatenate([self.confidence, more.confidence])
+        correct = np.concatenate([self.correct, more.labels == more.predicted])
+        return confidence[confidence > more.cutoff], correct[confidence > more.cutoff]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -125,14 +177,13 @@ class MethodCalibration:
             "match": None if self.match is None else self.match.tolist(),
             "scores": {name: values.tolist() for name, values in self.scores.items()},
             **({} if (nodes := self.node_thresholds) is None else {"nodes": [part.tolist() for part in nodes]}),
+            **({} if self.further is None else {"further": self.further.to_dict()}),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MethodCalibration:
         """Read what `to_dict` returned; every value is checked, also against the others."""
-        labels, predicted = (np.asarray(values[name]) for name in ("labels", "predicted"))
-        if any(array.dtype.kind != "i" or array.ndim != 1 or not len(array) for array in (labels, predicted)):
-            raise ValueError("'labels' and 'predicted' must be whole numbers")
+        labels, predicted = _classes(values)
         confidence = _floats(values["confidence"], 0.0, 1.0)
         match = None if values["match"] is None else _floats(values["match"], -math.inf, math.inf)
         scores = {name: _floats(values["scores"][name], -math.inf, math.inf) for name in conformal.scores}
@@ -151,8 +202,8 @@ class MethodCalibration:
         _check_scores(labels == predicted, confidence, scores)
         return cls(
             settings=dict(values["settings"]),
-            labels=labels.astype(np.int64),
-            predicted=predicted.astype(np.int64),
+            labels=labels,
+            predicted=predicted,
             confidence=confidence,
             match=match,
             scores=scores,
@@ -164,6 +215,7 @@ class MethodCalibration:
             after=_intervals(values["after"]),
             seconds=None if values["seconds"] is None else Interval(*map(float, values["seconds"])),
             node_thresholds=nodes,
+            further=Further.from_dict(values["further"]) if "further" in values else None,
         )
 
 
@@ -197,6 +249,11 @@ class Calibration:
     def tree(self) -> Tree | None:
         """The tree of the labels; None without."""
         return Tree(self.conditions.labels, self.conditions.parents) if self.conditions.parents else None
+
+    @property
+    def random(self) -> int:
+        """How many of the images are a random sample; the others are above a cut-off, for certificates only."""
+        return len(self.methods[self.recommended].labels)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -327,8 +384,9 @@ class Calibration:
         if values["recommended"] not in methods:
             raise ValueError(f"the recommended method {values['recommended']!r} is not in it")
         for part in methods.values():
-            if part.labels.min() < 0 or max(part.labels.max(), part.predicted.max()) >= len(conditions.labels):
-                raise ValueError("it has more classes than labels")
+            for answers in (part, part.further):
+                if answers is not None and not _known(answers.labels, answers.predicted, len(conditions.labels)):
+                    raise ValueError("it has more classes than labels")
         try:
             tree = Tree(conditions.labels, conditions.parents) if conditions.parents else None
         except InvalidLabelsError as problem:
@@ -336,7 +394,7 @@ class Calibration:
         if any((part.node_thresholds is None) != (tree is None) for part in methods.values()):
             raise ValueError("it has a tree, or answers of its nodes, but not both")
         images = frozenset(str(key) for key in values["images"])
-        if {len(part.labels) for part in methods.values()} != {len(images)}:
+        if {len(part) for part in methods.values()} != {len(images)}:
             raise ValueError("it does not have one answer per image")
         return cls(
             conditions=conditions,
@@ -391,6 +449,18 @@ def _unreadable(path: str | Path, problem: str) -> InvalidCalibrationError:
         f"'{path}' is not a calibration that can be used: {problem[:200].rstrip('.')}.",
         hint="Give the file that `poise calibrate --out` or `Calibration.save` wrote.",
     )
+
+
+def _classes(values: Mapping[str, Any]) -> tuple[Ints, Ints]:
+    """Return the correct and the predicted classes."""
+    labels, predicted = (np.asarray(values[name]) for name in ("labels", "predicted"))
+    if any(array.dtype.kind != "i" or array.ndim != 1 or not len(array) for array in (labels, predicted)):
+        raise ValueError("'labels' and 'predicted' must be whole numbers")
+    return labels.astype(np.int64), predicted.astype(np.int64)
+
+
+def _known(labels: Ints, predicted: Ints, classes: int) -> bool:
+    return bool(labels.min() >= 0 and max(labels.max(), predicted.max()) < classes)
 
 
 def _floats(values: Any, low: float, high: float) -> Floats:

@@ -25,7 +25,9 @@ def label_counts(calibration: Calibration) -> str:
     more = f" and {len(counts) - _LISTED} others" if len(counts) > _LISTED else ""
     single = sum(number == 1 for number, _ in counts)
     few = f", {single} with one image only" if single else ""
-    return f"{counted(len(calibration), 'image')}, {counted(len(labels), 'label')}{few}: {shown}{more}"
+    further = calibration.methods[calibration.recommended].further
+    above = f" (and {len(further.labels)} above the cut-off {further.cutoff:.4f}, for thresholds)" if further else ""
+    return f"{counted(calibration.random, 'image')}{above}, {counted(len(labels), 'label')}{few}: {shown}{more}"
 
 
 def summary(calibration: Calibration) -> str:

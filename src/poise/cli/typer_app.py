@@ -101,7 +101,11 @@ class _Command(_Readable, TyperCommand):
 
 
 class _Group(_Readable, TyperGroup):
-    pass
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Let a command have two words, as `poise calibrate plan` beside `poise calibrate IMAGES`."""
+        if (both := " ".join(args[:2])) in self.commands:
+            args = [both, *args[2:]]
+        return super().resolve_command(ctx, args)
 
 
 class Commands(typer.Typer):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from poise.calibration import Answers, Calibration, assess
+from poise.calibration import Answers, Calibration, Drawn, assess
 from poise.calibration.feasible import check_number, several, warn_if_few
 from poise.calibration.levels import failure
 from poise.errors import InvalidCalibrationError, InvalidOptionError
@@ -22,16 +22,19 @@ from poise.inference.variants import only
 from poise.prompts.labels import listed
 from poise.results import Failure
 from poise.text import as_words, counted
+from poise.types import Answer
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
 
 Watched = Callable[[Iterator[Any], int], Iterator[Any]]  # the same outcomes, with a progress bar
 
+PLANNED = 0.05  # difference of a confidence from that of the plan; devices and dtypes differ by less
 TIMED = 5  # images that each method classifies by itself, for its time per image
 
 
-def _unwatched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
+def unwatched(outcomes: Iterator[Any], total: int) -> Iterator[Any]:
+    """Return the outcomes as they are."""
     return outcomes
 
 
@@ -43,7 +46,8 @@ def calibrate(
     coverage: float | Sequence[float] = (),
     max_error: float | Sequence[float] = (),
     confidence: float = 0.95,
-    watched: Watched = _unwatched,
+    drawn: Drawn | None = None,
+    watched: Watched = unwatched,
 ) -> Calibration:
     """Calibrate a classifier; see `Classifier.calibrate`."""
     names, images = [method.name for method in classifier.methods], list(images)
@@ -66,12 +70,28 @@ def calibrate(
         "max_error": several(max_error),
         "confidence": confidence,
     }
+    if drawn is not None and (len(names) > 1 or len(drawn.above) != len(images)):
+        raise InvalidOptionError(
+            f"A plan of {counted(len(drawn.above), 'image')} was given with {counted(len(images), 'image')} and the "
+            f"methods {', '.join(names)}.",
+            hint="A cut-off is of one method: give the method and all images of the plan.",
+        )
+    if drawn is not None and classifier.tree is not None:
+        raise InvalidOptionError(
+            "A plan was given with a tree of labels.",
+            hint="Draw images at random: a cut-off is of leaves, not of nodes.",
+        )
     check_number(len(images), **wanted)
     outcomes = list(watched(classifier.predictions(images), len(images)))
-    found = list(_answered(outcomes, classes))
+    kept = list(_answered(outcomes, classes))
+    found = [(predictions, label) for _, predictions, label in kept]
+    if drawn is not None:
+        drawn = _checked(drawn, [at for at, _, _ in kept], [predictions[names[0]] for predictions, _ in found])
     check_number(len(found), **wanted)
-    warn_if_few(len(found))
-    warn_of_missing(classifier.labels, [label for _, label in found])
+    random = [label for at, (_, label) in enumerate(found) if drawn is None or not drawn.above[at]]
+    check_number(len(random), **{**wanted, "max_error": ()})
+    warn_if_few(len(random))
+    warn_of_missing(classifier.labels, random)
     readable = [image for image, outcome in zip(images, outcomes, strict=True) if not isinstance(outcome, Failure)]
     truth = np.array([label for _, label in found], dtype=np.int64)
     answers = {}
@@ -86,7 +106,20 @@ def calibrate(
     keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
     delta = failure(confidence)
-    return assess(conditions_of(classifier), answers, truth, noise, keys, delta=delta, tree=classifier.tree)
+    return assess(
+        conditions_of(classifier), answers, truth, noise, keys, delta=delta, tree=classifier.tree, drawn=drawn
+    )
+
+
+def _checked(drawn: Drawn, kept: Sequence[int], answers: Sequence[Answer[np.ndarray]]) -> Drawn:
+    """Return how the images with an answer were drawn; their confidences must be those of the plan."""
+    then, now = drawn.confidence[list(kept)], np.array([answer.probs.max() for answer in answers])
+    if len(now) and (far := np.abs(then - now).max()) > PLANNED:
+        raise InvalidCalibrationError(
+            f"Confidences differ from those of the plan by up to {far:.3f}.",
+            hint="Use the model, labels, template, views and method that the plan was made with.",
+        )
+    return Drawn(drawn.above[list(kept)], drawn.cutoff, then)
 
 
 def check_images(known: Sequence[str], labels: Iterable[str]) -> list[int]:
@@ -113,17 +146,19 @@ def warn_of_missing(known: Sequence[str], classes: Iterable[int]) -> None:
         )
 
 
-def _answered(outcomes: Iterable[Predictions | Failure], classes: Sequence[int]) -> Iterator[tuple[Predictions, int]]:
-    """Yield the answers with their classes. Images without an answer, and copies of an image, are left out."""
+def _answered(
+    outcomes: Iterable[Predictions | Failure], classes: Sequence[int]
+) -> Iterator[tuple[int, Predictions, int]]:
+    """Yield position, answers and class. Images without an answer, and copies of an image, are left out."""
     seen: dict[str, tuple[str, int]] = {}
-    for outcome, label in zip(outcomes, classes, strict=True):
+    for at, (outcome, label) in enumerate(zip(outcomes, classes, strict=True)):
         if isinstance(outcome, Failure):
             warnings.warn(f"left out: {outcome.source}: {outcome.message}", stacklevel=4)
             continue
         image = of_image(outcome)
         if image.key not in seen:
             seen[image.key] = image.source, label
-            yield outcome, label
+            yield at, outcome, label
             continue
         source, first = seen[image.key]
         if first != label:

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from poise.backbones import load_model
-from poise.calibration import Calibration, Evaluation, Tree
+from poise.calibration import Calibration, Drawn, Evaluation, Tree
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
@@ -309,6 +309,7 @@ class Classifier(Generic[M_co]):
         coverage: float | Sequence[float] = (),
         max_error: float | Sequence[float] = (),
         confidence: float = 0.95,
+        drawn: Drawn | None = None,
         progress: bool = False,
     ) -> Calibration:
         """Compare and calibrate the methods on labelled images of your own task.
@@ -321,6 +322,7 @@ class Classifier(Generic[M_co]):
             coverage: wanted coverage of prediction sets, such as 0.9, or several.
             max_error: wanted share of wrong answers, such as 0.05, or several.
             confidence: probability with which certified thresholds hold.
+            drawn: how the images were drawn, if by `poise.calibration.plan_labels`; None: all at random.
             progress: whether to show progress on stderr.
 
         Raises:
@@ -344,6 +346,7 @@ class Classifier(Generic[M_co]):
             coverage=coverage,
             max_error=max_error,
             confidence=confidence,
+            drawn=drawn,
             watched=partial(watched, quiet=not progress),
         )
 

@@ -96,7 +96,7 @@ class Guarantees:
         self.confidence = calibration.confidence
         self.parts = {method.name: calibration.method(method.name, method.settings()) for method in methods}
         if coverage is not None:
-            check_coverage(coverage, len(calibration))
+            check_coverage(coverage, calibration.random)
         self.certificates: Mapping[str, Certificate] = {}
         if max_error is not None:
             self.certificates = {name: certified(name, part, max_error) for name, part in self.parts.items()}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.commands.listing import show
+from poise.cli.input.label_list import read_drawn
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
@@ -163,10 +164,11 @@ def _of_images(images: Path, names: list[str] | None, options: dict[str, Any], q
     methods = list(expand(options["method"]))
     calibrating.check_images(check_labels(known, fewest=2), truth)
     check_number(len(paths), methods=len(methods), **limits)
+    drawn = read_drawn(images)
     classifier = _classifier({**options, **written, "method": methods}, paths, quiet)
     if cost := cost_note(classifier, len(paths)):
         remark(cost, quiet=quiet)
-    return calibrating.calibrate(classifier, paths, truth, watched=partial(watched, quiet=quiet), **limits)
+    return calibrating.calibrate(classifier, paths, truth, drawn=drawn, watched=partial(watched, quiet=quiet), **limits)
 
 
 def _classifier(options: dict[str, Any], paths: list[Path], quiet: bool) -> Classifier:

@@ -36,7 +36,7 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
     calibrators = tuple(Line.of(name, _unchanged(part), _parameters(part)) for name, part in parts.items())
     promised = tuple(_promise(name, part, error) for name, part in parts.items() for error in errors)
     sets = tuple(_set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
-    images = counted(len(calibration), "image")
+    images = counted(calibration.random, "image")
     return [
         Table(
             f"Methods on {images}, with 95 % confidence intervals",
@@ -67,6 +67,7 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
                 f"With {100 * calibration.confidence:.4g} % confidence, for images like these, if you choose the level "
                 "without looking at this table.",
                 "Raw: before calibration.",
+                *_cutoffs(calibration),
             ),
         ),
         Table(
@@ -101,11 +102,17 @@ _METRICS: tuple[tuple[str, float, int, Callable[[MethodCalibration], Interval]],
 def _sampling(calibration: Calibration) -> str:
     """Return how far off confidences may still be after calibration."""
     accuracy = calibration.methods[calibration.recommended].before["accuracy"].value
-    spread = 100 * math.sqrt(accuracy * (1 - accuracy) / len(calibration))
+    spread = 100 * math.sqrt(accuracy * (1 - accuracy) / calibration.random)
     return (
         f"No ECE after calibration is shown: these images can't tell whether they are easier than others. So few show "
         f"the accuracy to about {spread:.1f} points (one standard error), and confidences no better."
     )
+
+
+def _cutoffs(calibration: Calibration) -> list[str]:
+    """Return which images thresholds are certified on, where these are not all."""
+    further = calibration.methods[calibration.recommended].further
+    return [f"Certified on the labelled images with a confidence above {further.cutoff:.4f}."] if further else []
 
 
 def _unchanged(part: MethodCalibration) -> str:

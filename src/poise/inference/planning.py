@@ -1,0 +1,36 @@
+"""Confidences of unlabelled images, for the plan of which to label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from poise.errors import InvalidOptionError
+from poise.inference.answers import of_image
+from poise.inference.calibrating import Watched, unwatched
+from poise.metrics.sample import Floats
+from poise.results import Failure
+
+if TYPE_CHECKING:
+    from poise.inference.classifier import Classifier
+
+
+def confidences(
+    classifier: Classifier[Any], images: Sequence[Any], *, watched: Watched = unwatched
+) -> tuple[list[int], Floats]:
+    """Return positions of the images with an answer, without copies, and their confidences before calibration."""
+    if len(classifier.methods) != 1:
+        raise InvalidOptionError(
+            f"{len(classifier.methods)} methods were given.",
+            hint="Give one: a cut-off is of the confidences of one method.",
+        )
+    seen: set[str] = set()
+    kept, values = [], []
+    for at, outcome in enumerate(watched(classifier.predictions(images), len(images))):
+        if not isinstance(outcome, Failure) and (answer := of_image(outcome)).key not in seen:
+            seen.add(answer.key)
+            kept.append(at)
+            values.append(float(answer.probs.max()))
+    return kept, np.array(values)

@@ -1,0 +1,93 @@
+"""`poise calibrate plan`, and `poise calibrate` with the list that it wrote."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from poise.calibration import Calibration
+from poise.cli.app import app
+from poise.errors import InvalidCalibrationError, InvalidDatasetError, InvalidOptionError
+
+TINY = ["--model", "tiny", "--device", "cpu", "--quiet"]
+
+
+def invoke(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place, generator = tmp_path_factory.mktemp("plan"), np.random.default_rng(0)
+    (place / "pool").mkdir()
+    for number in range(120):
+        Image.fromarray(generator.integers(0, 256, (16, 16, 3), np.uint8)).save(place / "pool" / f"{number}.png")
+    done = invoke(
+        *("calibrate", "plan", place / "pool", "--labels", "cat,dog", "--budget", 50, "--max-error", 0.2, *TINY),
+        *("--out", place / "list.csv"),
+    )
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "To label: 15 images at random and 35 with a confidence above" in done.output
+    assert "--labels cat,dog --model tiny --device cpu --max-error 0.2" in " ".join(done.output.split())
+    return place
+
+
+def labelled(pool: Path, name: str, **changes: str) -> Path:
+    """Write the list with a label for each image."""
+    rows = list(csv.DictReader((pool / "list.csv").read_text().splitlines()))
+    with (pool / name).open("w") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({**row, "label": "cat" if at % 4 else "dog", **changes} for at, row in enumerate(rows))
+    return pool / name
+
+
+def test_a_labelled_list_is_known(pool: Path) -> None:
+    out = pool / "c.json"
+    done = invoke("calibrate", labelled(pool, "a.csv"), "--method", "zero-shot", "--out", out, *TINY)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "15 images (and 35 above the cut-off" in " ".join(done.output.split())
+    found = Calibration.load(out)
+    assert (len(found), found.random) == (50, 15)
+    further = found.methods["zero-shot"].further
+    assert further is not None
+    assert (further.confidence > further.cutoff - 1e-6).all()
+
+
+def refused(kind: type[Exception], *words: object) -> str:
+    done = invoke(*words)
+    assert isinstance(done.exception, kind), (done.output, done.exception)
+    return str(done.exception)
+
+
+def test_a_list_that_was_changed_is_refused(pool: Path) -> None:
+    short = pool / "short.csv"
+    short.write_text("\n".join(labelled(pool, "b.csv").read_text().splitlines()[:-1]))
+    options = ("--method", "zero-shot", "--out", pool / "none.json", *TINY)
+    assert "has 49 of the 50 images of its plan" in refused(InvalidDatasetError, "calibrate", short, *options)
+    text = refused(InvalidDatasetError, "calibrate", labelled(pool, "d.csv", part="best"), *options)
+    assert "is no list of one plan" in text
+    text = refused(InvalidCalibrationError, "calibrate", labelled(pool, "e.csv", confidence="0.5"), *options)
+    assert "differ from those of the plan" in text
+    both = ("--method", "zero-shot,tpt", "--views", "4", *options[2:])
+    assert "A cut-off is of one method" in refused(InvalidOptionError, "calibrate", pool / "a.csv", *both)
+    assert not (pool / "none.json").exists()
+
+
+def test_tasks_for_label_studio(pool: Path) -> None:
+    options = ("--labels", "cat,dog", "--budget", 20, *TINY)
+    done = invoke("calibrate", "plan", pool / "pool", *options, "--out", pool / "tasks.json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    tasks = json.loads((pool / "tasks.json").read_text())
+    assert len(tasks) == 20
+    assert {task["data"]["part"] for task in tasks} == {"random"}
+    assert all((pool / task["data"]["image"]).is_file() for task in tasks)
+    assert "ends in .csv or .json" in refused(
+        InvalidOptionError, "calibrate", "plan", pool / "pool", *options, "--out", pool / "tasks.txt"
+    )
