@@ -83,7 +83,7 @@ def test_csv_cells_that_a_spreadsheet_would_run_are_quoted(folder: Path, monkeyp
     bad = run("=none.png", "--labels", "a,b", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(bad.stdout))
     assert (row["source"], row["method"]) == ("'=none.png", "")
-    assert "does not exist" in row["error"]
+    assert "does not exist" in row["error.message"]
 
 
 def test_labels_and_paths_are_text_and_not_markup(folder: Path) -> None:

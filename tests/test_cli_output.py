@@ -191,7 +191,7 @@ def test_the_same_names_in_every_format(folder: Path) -> None:
         if row["error"] is None:
             assert row["confidence"] == pytest.approx(shown["confidence"], abs=1e-6)
         else:
-            assert shown["error"] == row["error"]["message"]
+            assert {name: shown[f"error.{name}"] for name in row["error"]} == row["error"]
 
 
 def test_the_last_line_counts_and_says_where_the_rows_are(folder: Path, tmp_path: Path) -> None:

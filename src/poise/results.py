@@ -221,18 +221,21 @@ COLUMNS = (  # of CSV files and data frames, before the error and the probabilit
 def flat_rows(outcome: Results | Failure, labels: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
     """Return one row per method of an image, all with the same keys: `COLUMNS`, the error, and the probabilities.
 
+    Names are those of JSON, with a dot where JSON has an object: ``error.code`` and ``error.message``.
+
     Args:
         outcome: the answers for one image, or the reason why there are none.
         labels: of the classifier; each has a column ``p(LABEL)``.
         top_k: columns ``label 1``, ``p 1``, ... of the most probable labels instead; None for all labels.
     """
     if isinstance(outcome, Failure):
-        return [{**_flat(None, labels, top_k), "source": outcome.source, "error": outcome.message}]
-    return [{**_flat(result, labels, top_k), "error": None} for result in outcome.values()]
+        error = {"source": outcome.source, "error.code": outcome.code, "error.message": outcome.message}
+        return [{**_flat(None, labels, top_k), **error}]
+    return [_flat(result, labels, top_k) for result in outcome.values()]
 
 
 def _flat(result: Result | None, labels: Sequence[str], top_k: int | None) -> dict[str, Any]:
-    row = {name: getattr(result, name, None) for name in (*COLUMNS, "error")}
+    row = {name: getattr(result, name, None) for name in (*COLUMNS, "error.code", "error.message")}
     if top_k is None:
         return row | {f"p({label})": result and result.probabilities[label] for label in labels}
     best = result.top(top_k) if result else [(None, None)] * min(top_k, len(labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from poise.serve.http.middleware import Gate
 from poise.serve.limits import Limits
+from poise.serve.telemetry import Metrics
 from tests.serve.live import LABELS, SOON, HeldService, Live, body, eventually, png, running, settings
 
 LIMITS = Limits(
@@ -271,3 +274,43 @@ def _until_closed(connection: socket.socket) -> bytes:
     except OSError:
         pass
     return received
+
+
+def test_one_client_takes_a_share_of_the_places() -> None:
+    """Requests of one address, or of one IPv6 network, are refused beyond the limit; those of others are answered."""
+
+    async def ask() -> list[tuple[str, int]]:
+        held, answers = asyncio.Event(), []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await held.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        gate = Gate(app, Metrics(), settings(limits=Limits(per_client=2)))
+
+        async def request(host: str) -> None:
+            async def receive() -> Any:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    answers.append((host, message["status"]))
+
+            state = {"request_id": "x"}
+            scope = {"type": "http", "path": "/v1/classify", "headers": [], "client": (host, 1), "state": state}
+            await gate(scope, receive, send)
+
+        hosts = ["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8::2", "2001:db8::3"]
+        calls = [asyncio.create_task(request(host)) for host in hosts]
+        while len(answers) < 2:
+            await asyncio.sleep(0)
+        held.set()
+        await asyncio.gather(*calls)
+        await request("10.0.0.1")  # its place is free again
+        assert not gate._clients
+        return answers
+
+    found = asyncio.run(ask())
+    assert found[:2] == [("10.0.0.1", 429), ("2001:db8::3", 429)]
+    assert [status for _, status in found[2:]] == [200] * 6

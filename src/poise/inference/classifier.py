@@ -280,7 +280,7 @@ class Classifier(Generic[M_co]):
         """Return a data frame with one row per image and method, in order.
 
         Its columns are those of `poise classify --format csv`: source, method, label, confidence and so on, and
-        ``p(LABEL)`` for each label. An image that can't be read has a row with the reason in the column ``error``.
+        ``p(LABEL)`` for each label. An image that can't be read has a row with ``error.code`` and ``error.message``.
 
         Args:
             images: as in a call.
@@ -292,7 +292,7 @@ class Classifier(Generic[M_co]):
             >>> import numpy as np
             >>> classify = Classifier(["cat", "dog"], model="tiny", method="zero-shot", device="cpu")
             >>> frame = classify.frame([np.zeros((32, 32, 3), np.uint8), b"no image"])
-            >>> frame["error"].isna().tolist(), round(float(frame.loc[0, ["p(cat)", "p(dog)"]].sum()), 6)
+            >>> frame["error.code"].isna().tolist(), round(float(frame.loc[0, ["p(cat)", "p(dog)"]].sum()), 6)
             ([True, False], 1.0)
         """
         try:

@@ -26,6 +26,11 @@ class Limits:
     body_seconds: float = 30.0  #: until a request's body must have arrived
     held: int = 256_000_000  #: bytes of all requests that are being read or answered
     connections: int = option(256, "Most open connections; beyond it, 503.", commands=_SERVE)
+    per_client: int = option(
+        64,
+        "Most requests of one address at a time; beyond it, 429. Clients of a proxy have its address.",
+        commands=_SERVE,
+    )
     queue: int = option(8192, "Most images x views x tuned methods that wait or run; beyond it, 429.", commands=_SERVE)
     label_sets: int = 32  #: label sets and options that are kept in memory
     cached_labels: int = 2000  #: labels of all of them together; each takes about 0.6 MB with the model pocket

@@ -7,8 +7,10 @@ import hmac
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from ipaddress import ip_address, ip_network
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -69,6 +71,7 @@ class Gate:
         self._token, self._hosts = settings.token.encode(), frozenset(map(str.lower, settings.hosts))
         self._held = 0  # bytes of all bodies in memory
         self._requests = 0  # that are being read or answered
+        self._clients: Counter[str] = Counter()  # the same by address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -90,14 +93,20 @@ class Gate:
         if self._requests >= self._limits.connections:
             problem = f"The server is busy with {self._limits.connections} requests."
             raise _Refused(QueueFullError(problem, code="too_many_connections"))
+        client, most = _address(scope), self._limits.per_client
+        if self._clients[client] >= most:
+            problem = f"The server answers {most} requests of one client at a time."
+            raise _Refused(QueueFullError(problem, code="too_many_requests"))
         body = bytearray()
         self._requests += 1
+        self._clients[client] += 1
         try:
             if await self._read(receive, body):
                 await self._app(scope, _replay(bytes(body), receive), send)
         finally:
             self._held -= len(body)
             self._requests -= 1
+            self._clients -= Counter([client])  # and forget those that have none
 
     def _check_host(self, scope: Scope) -> None:
         """Refuse names that are not the server's: a web page may have made its own name an address of this machine."""
@@ -154,6 +163,19 @@ class _Refused(Exception):
     def __init__(self, error: PoiseError, more_body: bool = True) -> None:
         super().__init__(str(error))
         self.error, self.more_body = error, more_body
+
+
+def _address(scope: Scope) -> str:
+    """Return the address that a request comes from; of IPv6 its network, since one client has many addresses there.
+
+    >>> [_address({"client": (host, 1)}) for host in ("10.0.0.1", "2001:db8::1", "2001:db8::2", "testclient")]
+    ['10.0.0.1', '2001:db8::', '2001:db8::', 'testclient']
+    """
+    host = (scope.get("client") or ("",))[0]
+    with suppress(ValueError):
+        if (address := ip_address(host.partition("%")[0])).version == 6:
+            return str(ip_network((int(address) >> 64 << 64, 64)).network_address)
+    return str(host)
 
 
 def _without_port(host: str) -> str:

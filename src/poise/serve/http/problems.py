@@ -28,6 +28,7 @@ STATUSES = {
     "body_too_large": 413,
     "unsupported_media_type": 415,
     "queue_full": 429,
+    "too_many_requests": 429,
     "client_left": 499,
     "unavailable": 503,
     "deadline_exceeded": 504,
