@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # an upper boun
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU; read once, when a kernel is defined
 torch.set_num_threads(1)  # the tests are many and small, and run side by side
+# A runner makes the parameters of all commands anew for each call, which takes as long as a small classification.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 settings.register_profile("poise", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("poise")
 

@@ -18,7 +18,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$other" -m venv "$work/venv"
-"$work/venv/bin/pip" install --quiet -c "$root/constraints.txt" numpy scipy pillow pyarrow filelock matplotlib typer rich \
+"$work/venv/bin/pip" install --quiet -c "$root/constraints.txt" numpy scipy pillow pyarrow filelock matplotlib typer rich jinja2 \
   safetensors pytest pytest-timeout hypothesis
 "$work/venv/bin/pip" install --quiet --no-deps "$root" # also builds the wheel with this Python
 "$work/venv/bin/python" -m compileall -q -f "$work"/venv/lib/python*/site-packages/poise
