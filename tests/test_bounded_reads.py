@@ -14,7 +14,7 @@ import pytest
 
 import poise
 from poise import calibration, data
-from poise.cli.commands.serve import _token
+from poise.cli.commands.serve import read_token
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.output.sink import finished
@@ -92,7 +92,7 @@ ENDLESS: dict[str, Callable[[Path], object]] = {
     "published prompt": lambda path: convert.read_coop(path, "tiny"),
     "calibration": calibration.Calibration.load,
     "config": read,
-    "token": _token,
+    "token": read_token,
     "split file": read_split_file,
     "class file": read_class_file,
     "lines": read_lines,

@@ -175,7 +175,7 @@ def test_a_csv_file_with_other_columns_is_told_which_it_has(tmp_path):
 
 def test_a_small_probability_is_not_printed_as_0():
     part = SimpleNamespace(scores={"lac": np.full(100, 10.0)})
-    assert [str(cell) for cell in calibration_tables._set_line("zero-shot", part, 0.9).cells][-1] == "4.5e-05"
+    assert [str(cell) for cell in calibration_tables.set_line("zero-shot", part, 0.9).cells][-1] == "4.5e-05"
 
 
 def test_groups_of_methods_and_what_cannot_be_certified(folder, tmp_path):

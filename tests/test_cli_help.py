@@ -11,7 +11,7 @@ from typer.core import TyperOption
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.cli.typer_app import _GROUPS, _name
+from poise.cli.typer_app import GROUPS, option_name
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -74,11 +74,11 @@ def test_a_variable_has_the_name_of_its_option() -> None:
 def test_many_options_are_in_groups() -> None:
     shown = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["classify", "--help"]).output
     groups = [line.rstrip(":") for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups == ["Arguments", *list(_GROUPS)[:4], "Where and how it runs", "Options"]
+    assert groups == ["Arguments", *list(GROUPS)[:4], "Where and how it runs", "Options"]
     assert shown.index("Model and method:") < shown.index("--views") < shown.index("Confidence and guarantees:")
     assert "Output:" not in CliRunner().invoke(app, ["bench", "table", "--help"]).output
 
 
 def test_every_option_of_a_group_exists() -> None:
-    known = {_name(option) for command in COMMANDS.values() for option in command.params}
-    assert {name for names in _GROUPS.values() for name in names} <= known
+    known = {option_name(option) for command in COMMANDS.values() for option in command.params}
+    assert {name for names in GROUPS.values() for name in names} <= known

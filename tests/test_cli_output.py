@@ -252,7 +252,7 @@ def test_the_rate_on_a_terminal_is_that_since_the_start() -> None:
     clock = chain([0.0], repeat(10.0))
     bar = Progress(get_time=lambda: next(clock))
     task = bar.add_task("classified", total=9, completed=1)
-    rate, left = progress._Rate(1), progress._TimeLeft(1)
+    rate, left = progress.Rate(1), progress.TimeLeft(1)
     assert (rate.render(bar.tasks[0]).plain, left.render(bar.tasks[0]).plain) == ("first batch ...", "")
     for _ in range(4):
         bar.update(task, advance=1)

@@ -21,7 +21,7 @@ EVERY = 30.0  # seconds between lines
 FIRST = "first batch ..."  # instead of a rate, until there is one
 
 
-class _Rate(ProgressColumn):
+class Rate(ProgressColumn):
     """Images per second since the start of the work."""
 
     def __init__(self, done: int) -> None:
@@ -33,7 +33,7 @@ class _Rate(ProgressColumn):
         return Text(_rate(int(task.completed) - self._before, task.elapsed or 0.0))
 
 
-class _TimeLeft(_Rate):
+class TimeLeft(Rate):
     """The time left at that rate."""
 
     def render(self, task: Task) -> Text:
@@ -57,7 +57,7 @@ def progress_bar(label: str, total: int, done: int = 0, *, quiet: bool = False) 
         yield _Lines(label, total, done)
     else:
         label_column = TextColumn("{task.description}", markup=False)
-        columns = (label_column, BarColumn(), MofNCompleteColumn(), _Rate(done), _TimeLeft(done))
+        columns = (label_column, BarColumn(), MofNCompleteColumn(), Rate(done), TimeLeft(done))
         with Progress(*columns, console=Console(file=styled(sys.stderr)), transient=True) as bar:
             task = bar.add_task(printable(label), total=total, completed=done)
             yield lambda images: bar.update(task, advance=images)

@@ -16,7 +16,7 @@ from poise.backbones.fingerprint import fingerprint
 from poise.backbones.loaders.openclip import class_token_tower
 from poise.backbones.loaders.tiny import CONFIG, load_tiny
 from poise.backbones.triton import float8_block
-from poise.backbones.triton.float8_block import Float8Block, Float8Rows, Float8Stream, _activated
+from poise.backbones.triton.float8_block import Float8Block, Float8Rows, Float8Stream, activated
 from poise.errors import InvalidOptionError
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -100,7 +100,7 @@ def test_activations(quick: bool, width: int) -> None:
     block = replace(_block(quick=quick), first_bias=bias)
     wide = (hidden + bias).double()
     exact = wide * (1.702 * wide).sigmoid() if quick else nn.functional.gelu(wide)
-    _assert_quantised(_activated(hidden, block), exact, atol=3e-5)
+    _assert_quantised(activated(hidden, block), exact, atol=3e-5)
 
 
 def _plain_times(left: Float8Rows, right: Float8Rows, bias: Tensor | None = None) -> Tensor:

@@ -63,7 +63,7 @@ def test_activations_of_every_half_precision_number(kind: int) -> None:
     expected = wide * (
         torch.special.erfc(-(wide / 2**0.5)) / 2 if kind == block_kernels.GELU else (1.702 * wide).sigmoid()
     )
-    actual = fused_block._activate(x.clone(), kind).double()
+    actual = fused_block.activate(x.clone(), kind).double()
     allowed = (expected.half().double() - expected).abs() + 1e-6  # rounding, plus the error of the approximation
     assert ((actual - expected).abs() <= allowed).all()
 

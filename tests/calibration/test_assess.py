@@ -24,7 +24,7 @@ from poise.calibration import (
 )
 from poise.calibration.assess import AFTER, BEFORE, recommend
 from poise.calibration.conformal import scores
-from poise.calibration.stored import _checksum
+from poise.calibration.stored import content_hash
 from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
 from poise.metrics.bootstrap import Estimate, Interval, mean_interval
@@ -225,7 +225,7 @@ DAMAGED = {
 
 def sealed(values: dict) -> dict:
     """Return an edited file with the checksum that it would have."""
-    return {**values, "checksum": _checksum({key: part for key, part in values.items() if key != "checksum"})}
+    return {**values, "checksum": content_hash({key: part for key, part in values.items() if key != "checksum"})}
 
 
 @pytest.mark.parametrize("path", DAMAGED, ids="/".join)

@@ -10,7 +10,7 @@ import pytest
 
 from poise.calibration import Answers, Calibration, Conditions, assess
 from poise.calibration.assess import recommend
-from poise.calibration.stored import _checksum
+from poise.calibration.stored import content_hash
 from poise.errors import InvalidCalibrationError
 from poise.metrics import Sample, estimate
 
@@ -137,7 +137,7 @@ def test_hostile_files(text: str, change, tmp_path: Path):
     values = json.loads(text)
     change(values)
     if "checksum" in values and "nan" not in (content := json.dumps(values).lower()) and "infinity" not in content:
-        values["checksum"] = _checksum({key: part for key, part in values.items() if key != "checksum"})
+        values["checksum"] = content_hash({key: part for key, part in values.items() if key != "checksum"})
     (tmp_path / "c.json").write_text(json.dumps(values), "utf-8")
     with pytest.raises(InvalidCalibrationError, match=r"c\.json' is not a calibration"):
         Calibration.load(tmp_path / "c.json")

@@ -354,7 +354,7 @@ class Calibration:
             "images": sorted(self.images),
             "methods": {name: part.to_dict() for name, part in self.methods.items()},
         }
-        return {**values, "checksum": _checksum(values)}
+        return {**values, "checksum": content_hash(values)}
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -377,7 +377,7 @@ class Calibration:
             values = {**values, "methods": {name: _second(part) for name, part in values["methods"].items()}}
         elif values["format"] != FORMAT:
             raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
-        elif values["checksum"] != _checksum({key: part for key, part in values.items() if key != "checksum"}):
+        elif values["checksum"] != content_hash({key: part for key, part in values.items() if key != "checksum"}):
             raise ValueError("its checksum is another one, so it was changed after it was written")
         methods = {str(name): MethodCalibration.from_dict(part) for name, part in values["methods"].items()}
         conditions = Conditions.from_dict(values["conditions"])
@@ -439,7 +439,7 @@ def _check_scores(correct: Bools, confidence: Floats, scores: Mapping[str, Float
         raise ValueError("its scores contradict its confidences")
 
 
-def _checksum(values: Mapping[str, Any]) -> str:
+def content_hash(values: Mapping[str, Any]) -> str:
     """Return a hash of the content; against mistakes, not against somebody who computes it again."""
     return checksum(json.dumps(values, sort_keys=True, ensure_ascii=False, allow_nan=False).encode())
 

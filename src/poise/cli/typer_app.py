@@ -18,7 +18,7 @@ def _names(kind: type[Any], prefix: str = "") -> list[str]:
 
 
 _MANY = 12  # options of a command whose help is divided into groups
-_GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from their class
+GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from their class
     "Images and labels": ("data", "dataset", "limit", "labels", "labels_file", "on_long_label"),
     "Model and method": (
         *_names(AnswerOptions),
@@ -36,7 +36,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from 
         *("config", "chunk", "workers", "threads", "engine", "address", "actors", "replicas"),
     ),
 }
-_GROUP_OF = {name: group for group, names in reversed(_GROUPS.items()) for name in names}  # the first one counts
+_GROUP_OF = {name: group for group, names in reversed(GROUPS.items()) for name in names}  # the first one counts
 
 
 class _Readable:
@@ -51,9 +51,9 @@ class _Readable:
                 option.show_envvar = option.envvar is not None and option.show_envvar
         shown = [(option, record) for option in self.params if (record := option.get_help_record(ctx))]
         many = sum(option.param_type_name == "option" for option, _ in shown) >= _MANY
-        sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *_GROUPS, "Options")}
+        sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *GROUPS, "Options")}
         for option, record in shown:
-            group = _GROUP_OF.get(_name(option), "Options") if many else "Options"
+            group = _GROUP_OF.get(option_name(option), "Options") if many else "Options"
             sections["Arguments" if option.param_type_name == "argument" else group].append(record)
         help_option = self.get_help_option(ctx)  # type: ignore[attr-defined]  # of the command
         if help_option and (record := help_option.get_help_record(ctx)):
@@ -68,7 +68,7 @@ class _Readable:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let variables have the names of their options where those differ from the names in Python."""
         for option in self.params:
-            name = _name(option) if isinstance(option, TyperOption) else None
+            name = option_name(option) if isinstance(option, TyperOption) else None
             if name and name != option.name and option.envvar is None and ctx.auto_envvar_prefix:
                 option.envvar, option.show_envvar = f"{ctx.auto_envvar_prefix}_{name.upper()}", False
         return list(super().parse_args(ctx, args))  # type: ignore[misc]
@@ -91,7 +91,7 @@ class _Readable:
             )
 
 
-def _name(option: Any) -> str:
+def option_name(option: Any) -> str:
     """Return what an option is called, which may differ from its name in Python."""
     return str(option.opts[0]).removeprefix("--").replace("-", "_")
 

@@ -111,7 +111,7 @@ class Float8Stream:
         queries, keys, values = joint.unflatten(-1, (3, block.heads, -1)).unflatten(0, self._x.shape[:2]).unbind(2)
         self._update = F.linear(_attend(queries, keys, values), block.out), block.out_bias
         hidden = self._normed(block.norm2).times(block.first)
-        self._update = _activated(hidden, block).times(block.last), block.last_bias
+        self._update = activated(hidden, block).times(block.last), block.last_bias
 
     def finish(self, norm: Map) -> tuple[Tensor, Tensor]:
         """Return the stream's first tokens [N, 1, E], and the layer norm [N, T, E] of all, in its own dtype."""
@@ -148,7 +148,8 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def _activated(hidden: Tensor, block: Float8Block) -> Float8Rows:
+def activated(hidden: Tensor, block: Float8Block) -> Float8Rows:
+    """Return the activation of rows [N, E] in float8."""
     out, width = Float8Rows.empty(hidden), hidden.shape[-1]
     most = 1 << ((width - 1).bit_length() - 1)  # the largest power of two below the width
     with device_guard(hidden):

@@ -61,7 +61,7 @@ class ResidualStream:
         """Add the output of the block's MLP to the stream."""
         assert isinstance(block.mlp, Mlp)
         hidden = block.mlp.first(self.normed(block.norm2))
-        self.add(_activate(hidden, activation_kind(block.mlp)), block.mlp.last)
+        self.add(activate(hidden, activation_kind(block.mlp)), block.mlp.last)
 
     def value(self, *index: slice) -> Tensor:
         """Return the stream, or the part at ``index``, including the accumulated biases."""
@@ -90,7 +90,7 @@ def shifted_norm(x: Tensor, shift: Tensor, norm: Map, out: Tensor, *, free: int 
     return out
 
 
-def _activate(hidden: Tensor, kind: int | None) -> Tensor:
+def activate(hidden: Tensor, kind: int | None) -> Tensor:
     """Apply the activation in place."""
     count = hidden.numel()
     with block_kernels.device_guard(hidden):

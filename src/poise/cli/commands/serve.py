@@ -58,7 +58,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
     _check_engine(engine, ray_address, replicas, demo or docs)
-    token = _token(token_file)
+    token = read_token(token_file)
     http_app, uvicorn_server = server_modules("`poise serve`", "serve")
     uvicorn_server.check_exposure(host, token, allow_anonymous)
     names = labels_from(labels, labels_file) if labels is not None or labels_file is not None else None
@@ -97,7 +97,7 @@ def _check_engine(engine: EngineName, ray_address: str, replicas: int, pages: bo
         raise InvalidOptionError("--address and --replicas require --engine ray.", hint="Add it, or leave them out.")
 
 
-def _token(file: Path | None) -> str:
+def read_token(file: Path | None) -> str:
     """Return the token, which is never an option: other users of the machine can read a process's options."""
     if file is None:
         return os.environ.get("POISE_SERVE_TOKEN", "").strip()

@@ -35,7 +35,7 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
         compared += (Line((Cell("Seconds per image"), *(_cell(seconds, 1, 3) for seconds in times))),)
     calibrators = tuple(Line.of(name, _unchanged(part), _parameters(part)) for name, part in parts.items())
     promised = tuple(_promise(name, part, error) for name, part in parts.items() for error in errors)
-    sets = tuple(_set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
+    sets = tuple(set_line(name, part, coverage) for name, part in parts.items() for coverage in coverages)
     images = counted(calibration.random, "image")
     return [
         Table(
@@ -160,7 +160,8 @@ def _estimate(name: str, part: MethodCalibration, share: float) -> Line:
     return Line((Cell(name), Cell(answered), Cell(str(found.errors)), error))
 
 
-def _set_line(name: str, part: MethodCalibration, coverage: float) -> Line:
+def set_line(name: str, part: MethodCalibration, coverage: float) -> Line:
+    """Return the line of a method's prediction sets with one coverage."""
     from poise.calibration import quantile
 
     least = math.exp(-quantile(part.scores["lac"], coverage))
