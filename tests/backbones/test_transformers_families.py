@@ -61,7 +61,7 @@ def test_folders_that_transformers_5_saved(save, tmp_path: Path) -> None:
 def test_a_hub_repository_that_transformers_5_saved_is_downloaded_whole() -> None:
     from poise.backbones.loaders import transformers as loader
 
-    assert {"processor_config.json", "preprocessor_config.json"} <= set(loader.FILES)
+    assert {"processor_config.json", "preprocessor_config.json"} <= set(loader.HUB_FILES)
 
 
 def test_a_processor_that_makes_other_sizes_is_refused(tmp_path: Path) -> None:

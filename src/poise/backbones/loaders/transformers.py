@@ -35,7 +35,7 @@ from poise.errors import InvalidCheckpointError, InvalidOptionError, ModelNotFou
 from poise.types import ImageSpec, PatchGrid
 from poise.views.patches import unpack
 
-FILES = (
+HUB_FILES = (
     "config.json",
     "preprocessor_config.json",
     "processor_config.json",
@@ -61,7 +61,7 @@ def load_transformers(
     if not folder.is_dir():
         if source.startswith((".", "/", "~")):
             raise ModelNotFoundError(f"'{source}' is not a folder.", hint="Give a folder that save_pretrained wrote.")
-        folder = hub.fetch_folder(source, FILES, cache_dir, needs="config.json")
+        folder = hub.fetch_folder(source, HUB_FILES, cache_dir, needs="config.json")
     config = read_config(folder / "config.json")
     family = config.get("model_type")
     if family not in FAMILIES:
