@@ -244,6 +244,16 @@ def test_answers_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns:
     assert {"0175.jpg", "american_pit_bull_terrier"} <= {*lines[2].split()}
 
 
+def test_no_column_is_lost_beside_wide_numbers() -> None:
+    columns = ("Dataset", "Method", *(f"confidence of group {at}" for at in range(8)), "95 % interval")
+    table = Table("", columns, (Line.of("caltech101", "kld+cats", *["+0.123"] * 8, "[+0.00, +0.00]"),))
+    for width in (40, 80, 120):
+        shown = formats.terminal([table], width=width)
+        assert {"caltech101", "kld+cats", "Dataset", "Method", "confidence"} <= {*shown.split()}
+        assert "[+0.00, +0.00]" in shown
+        assert "…" not in shown
+
+
 def test_words_are_never_cut() -> None:
     cells = ("american_pit_bull.jpg", "american_pit_bull_terrier", "0.900", "3 labels", "answer")
     columns = ("image", "label", "confidence", "set", "decision")

@@ -152,4 +152,5 @@ def _analysis_table(records: Records) -> Table:
         values = {heading: value if math.isfinite(value) else None for heading, (value, _) in columns.items()}
         rows.append({"setting": label, "dataset": group.dataset, "method": group.method, "n": group.n, **values})
     headings = ("Dataset", "Method", *columns)
-    return Table("How predictions change", headings, tuple(lines), NOTES, records=tuple(rows))
+    less = tuple(headings.index(name) for name in ("ATFD before", "ATFD after", "repaired %", "broken %"))
+    return Table("How predictions change", headings, tuple(lines), NOTES, records=tuple(rows), dispensable=less)

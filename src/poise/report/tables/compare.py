@@ -142,7 +142,7 @@ def comparison(
         "Method" if baseline else "Against",
         "Metric",
         "Difference",
-        "95 % confidence interval",
+        "95 % interval",
         *["Floors"] * floored,
     )
     return Table(
@@ -150,12 +150,14 @@ def comparison(
         columns,
         tuple(_line(row, row.method if baseline else row.against, floored) for row in rows),
         (
-            f"{subject}, on the same images and resamples. * The 95 % confidence interval excludes 0.",
+            f"{subject}, on the same images and resamples; differences of percentages are points.",
+            "* The 95 % confidence interval excludes 0.",
             *[FLOORS] * floored,
             *_long_names(records),
         ),
         texts=4,
         records=tuple(map(_record, rows)),
+        dispensable=(len(columns) - 1,) if floored else (),
     )
 
 
@@ -170,7 +172,6 @@ def _long_names(records: Records) -> Iterator[str]:
 def _line(row: Difference, other: str, floored: bool) -> Line:
     value, low, high = (printed(row.metric, number, "+") for number in (row.score.value, *row.score.bounds))
     metric = get(row.metric)
-    points = " points" if metric.unit == "percent" else ""
     floors = ", ".join(printed(row.metric, floor.value) for floor in row.floors or ())
     return Line.of(
         row.setting,
@@ -178,7 +179,7 @@ def _line(row: Difference, other: str, floored: bool) -> Line:
         other,
         metric.title,
         value + "*" * row.clear,
-        f"[{low}, {high}]{points}",
+        f"[{low}, {high}]",
         *[floors] * floored,
         section=f"{row.setting}, {row.against}",
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -62,30 +63,51 @@ def terminal(tables: Sequence[Table], *, colour: bool = False, width: int = WHOL
         file=sink, width=WHOLE, force_terminal=colour, no_color=not colour, highlight=False, legacy_windows=False
     )
     for table in tables:
-        grid = _grid(table, colour)
-        while table.dispensable and Measurement.get(console, console.options, grid).maximum > width:
+        while table.dispensable and _comfortable(table, colour) > width:
             table = table.without(table.dispensable[0])
-            grid = _grid(table, colour)
         if table.title:
             console.print(Text(printable(table.title), style="bold"), width=width)
         if table.lines:
-            needed = Measurement.get(console, console.options, grid).minimum
-            console.print(grid, width=min(max(width, needed), WHOLE))
+            console.print(_grid(table, colour, width))
         for note in table.notes:
             console.print(Padding(Text(printable(note)), (0, 0, 0, 2)), width=width)
         console.print()
     return "\n".join(text.rstrip() for text in sink.getvalue().rstrip("\n").split("\n")) + "\n"
 
 
-def _grid(table: Table, colour: bool) -> RichTable:
-    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold" if colour else "")
+_GAP = 3  # characters between two columns
+
+
+def _limits(table: Table, colour: bool) -> list[tuple[int, int]]:
+    """Return the least and the most characters that each column needs, with the gap before it.
+
+    The least is its longest word, and its longest cell if it has numbers, whose headings alone are wrapped.
+    """
+    found = []
     for at, column in enumerate(table.columns):
-        text = table.is_text(at)
-        words = (word for line in table.lines for word in printable(str(line.cells[at])).split())
-        longest = max(map(cell_len, words), default=0) if text else None  # else rich cuts words off
-        grid.add_column(
-            Text(printable(column)), justify="left" if text else "right", no_wrap=not text, min_width=longest
-        )
+        cells = [_terminal_cell(line.cells[at], line, colour, not table.is_text(at)).plain for line in table.lines]
+        heading, gap = printable(column), _GAP * (at > 0)
+        words = [word for cell in cells for word in cell.split()] if table.is_text(at) else cells
+        least = max(map(cell_len, [*words, *heading.split()]), default=0)
+        found.append((gap + least, gap + max(map(cell_len, [*cells, heading]))))
+    return found
+
+
+def _comfortable(table: Table, colour: bool) -> int:
+    """Return the characters of a line in which headings of numbers are wrapped, and texts are not."""
+    return sum(most if table.is_text(at) else least for at, (least, most) in enumerate(_limits(table, colour)))
+
+
+def _grid(table: Table, colour: bool, width: int) -> RichTable:
+    """Return the table; columns that can be narrower share what is too much for ``width``."""
+    limits = _limits(table, colour)
+    excess, slack = sum(most for _, most in limits) - width, sum(most - least for least, most in limits)
+    share = min(1.0, max(0.0, excess / slack)) if slack else 0.0
+    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold" if colour else "")
+    for at, (column, (least, most)) in enumerate(zip(table.columns, limits, strict=True)):
+        justify: Literal["left", "right"] = "left" if table.is_text(at) else "right"
+        characters = most - math.ceil(share * (most - least)) - _GAP * (at > 0)
+        grid.add_column(Text(printable(column)), justify=justify, width=characters)
     for line, rule in _ruled(table):
         if rule:
             grid.add_section()
