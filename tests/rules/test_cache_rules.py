@@ -1,4 +1,4 @@
-"""TDA, BoostAdapter and DMN: streams conform, options are checked, and weights have the unit of the logits."""
+"""TDA, BoostAdapter, DMN and OnZeta: streams conform, options are checked, and weights have the unit of the logits."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ STREAMS = {
     "boostadapter": {"delta": 1},
     "boostadapter published": {"variant": "as-published"},
     "dmn": {"memory": 2},
+    "onzeta": {"length": 4},
 }
 
 
@@ -111,6 +112,10 @@ def test_one_view_is_enough_for_dmn() -> None:
         ("dmn", {"weight": -1.0}),
         ("dmn", {"memory": 0}),
         ("dmn", {"selection": 0.0}),
+        ("onzeta", {"length": 0}),
+        ("onzeta", {"proxies": 1.5}),
+        ("onzeta", {"balance": -0.1}),
+        ("onzeta", {"values": "mine"}),
     ],
 )
 def test_bad_options_are_refused(name: str, options: dict[str, object]) -> None:

@@ -45,6 +45,19 @@ for _method in (
         ),
     ),
     Method(
+        name="onzeta",
+        rule="onzeta",
+        about=About(
+            description="a mean of two predictions, under the texts with a learned prior and under learned proxies",
+            citation="Qian and Hu, 2024",
+            link="https://arxiv.org/abs/2408.13320",
+            colour="#AA4499",
+            dash="-.",
+            order=43,
+            group="streams",
+        ),
+    ),
+    Method(
         name="tip-adapter",
         rule="tip-adapter",
         about=About(
