@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from poise.defaults import DEFAULT_MODEL, PAPER_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError, reason_of
+from poise.evaluate.streams import BY_CLASS, SHUFFLED
 from poise.files import read_bounded
 from poise.text import file_name
 from poise.views import ENGINES
@@ -42,6 +43,8 @@ class RunConfig:
     framework: str = "tpt"  #: tpt = one prompt per image, reset for each; `poise list frameworks` shows the others
     framework_options: dict[str, Any] = field(default_factory=dict)  #: such as size, variant, temperature
     init: str = "template"  #: where tuning starts: a name of `poise list inits`, or the file of a fitted prompt
+    order: str = SHUFFLED  #: of a stream: shuffled (by the seed) or by-class; ``mixed:A+B`` is a stream of datasets
+    unknown: float = 0.0  #: share of the classes left out of the labels; their images are out-of-distribution
     calibrate: int = 0  #: images per dataset that reports calibrate each method with; metrics are of the others
     coverage: float = 0.9  #: of the prediction sets, if ``calibrate``
     max_error: float = 0.05  #: among answered images, certified with confidence 95 %, if ``calibrate``
@@ -52,7 +55,8 @@ class RunConfig:
 
     def hashed(self) -> dict[str, Any]:
         """Return the fields that enter the hash: all except name and title, and levels that nothing depends on."""
-        unused = ("name", "title", *([] if self.calibrate else ["calibrate", "coverage", "max_error"]))
+        unused = {"name", "title", *([] if self.calibrate else ["calibrate", "coverage", "max_error"])}
+        unused |= {name for name in ("order", "unknown") if getattr(self, name) == getattr(RunConfig, name)}
         values = {key: value for key, value in asdict(self).items() if key not in unused}
         # The folders of earlier versions keep their names: "paper" was called "all", and a chunk had 128 images.
         groups = {"paper": "all", "all": "all methods"}
@@ -240,6 +244,7 @@ def check(config: RunConfig) -> None:
         "view_engine": ["auto", *ENGINES],
         "augmix": ["auto", "c-tpt", "on", "off"],
         "framework": frameworks.names(),
+        "order": [SHUFFLED, BY_CLASS],
     }
     for name, accepted in choices.items():
         if getattr(config, name) not in accepted:
@@ -259,6 +264,11 @@ def check(config: RunConfig) -> None:
     for name, options in config.options.items():
         if not isinstance(options, dict):
             raise InvalidOptionError(f"'options.{name}' is {options!r}.", hint=f"Write options.{name}.lr=0.003, say.")
+    if not 0 <= config.unknown < 1 or (config.unknown and config.calibrate):
+        raise InvalidOptionError(
+            f"'unknown' is {config.unknown:g}, and 'calibrate' is {config.calibrate}.",
+            hint="Give a share from 0 to below 1, and no calibration images, which would have unknown classes.",
+        )
     check_calibration(config)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from poise.calibration import images_for_coverage, images_for_error
 from poise.errors import InvalidOptionError
-from poise.evaluate.units import stream
+from poise.evaluate.streams import stream
 from poise.text import counted
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from poise.evaluate.config import RunConfig
 from poise.evaluate.held_out import remaining
 from poise.evaluate.resolve import is_ordered, open_set, resolve
 from poise.evaluate.storage.header import header
+from poise.evaluate.streams import BY_CLASS
 from poise.evaluate.units import Plan, Unit, choose
 from poise.methods import Method
 from poise.text import file_name
@@ -43,7 +44,9 @@ class PreparedRun:
     @property
     def plan(self) -> Plan:
         """How the images are divided into units."""
-        return Plan(self.config.seeds, self.config.chunk, is_ordered(self.config, self.methods))
+        return Plan(
+            self.config.seeds, self.config.chunk, is_ordered(self.config, self.methods), self.config.order == BY_CLASS
+        )
 
     def header(self) -> dict[str, Any]:
         """Return the content of ``run.json``."""
@@ -55,7 +58,11 @@ class PreparedRun:
             unit
             for name, images in self.sets.items()
             for unit in self.plan.units(
-                name, file_name(images.name), self.chosen[name], [item.id for item in images.items]
+                name,
+                file_name(images.name),
+                self.chosen[name],
+                [item.id for item in images.items],
+                [item.label for item in images.items],
             )
         ]
 

@@ -11,6 +11,7 @@ from poise import backbones, methods
 from poise.data import ImageSet
 from poise.errors import InvalidOptionError, ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.evaluate.streams import is_mixed, leave_out, mixed
 from poise.inference.batch_sizes import default_batch_size
 from poise.inits.kinds import check_template, init_file, inits
 from poise.methods import Method
@@ -35,7 +36,12 @@ def resolve(config: RunConfig) -> RunConfig:
 
 def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
     """Open a dataset under the configured protocol."""
-    return poise.data.open_dataset(name, root, protocol="c-tpt" if config.augmix == "c-tpt" else "tpt")
+    protocol: poise.data.catalog.Protocol = "c-tpt" if config.augmix == "c-tpt" else "tpt"
+
+    def one(part: str) -> ImageSet:
+        return poise.data.open_dataset(part, root, protocol=protocol)
+
+    return leave_out(mixed(name, one) if is_mixed(name) else one(name), config.unknown)
 
 
 def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -> list[Method]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from poise.evaluate.streams import BY_CLASS, stream
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -53,17 +55,6 @@ def choose(ids: Sequence[str], labels: Sequence[int], limit: int) -> list[int]:
     return ordered[:limit] if limit > 0 else ordered
 
 
-def stream(ids: Sequence[str], items: Sequence[int], seed: int) -> list[int]:
-    """Return ``items`` in the order in which an ordered framework sees them: sorted by a hash of seed and id.
-
-    The published loaders shuffle by seed as well.
-
-    >>> stream(["a", "b", "c", "d"], range(4), 1) != stream(["a", "b", "c", "d"], range(4), 2)
-    True
-    """
-    return sorted(items, key=lambda item: hashlib.blake2b(f"{seed} {ids[item]}".encode(), digest_size=8).digest())
-
-
 @dataclass(frozen=True)
 class Plan:
     """How a run's images are divided into units. It is stored with the run, so that all counts of units agree."""
@@ -71,19 +62,29 @@ class Plan:
     seeds: tuple[int, ...]
     chunk: int
     ordered: bool = False  # answers depend on earlier images: each seed's images are one unit, in the order of `stream`
+    by_class: bool = False  # of a stream: the images of a class follow each other
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Plan:
         """Return the plan of a stored run."""
         config = header["config"]
-        return cls(tuple(config["seeds"]), int(config["chunk"]), bool(header.get("ordered", False)))
+        by_class = config.get("order") == BY_CLASS
+        return cls(tuple(config["seeds"]), int(config["chunk"]), bool(header.get("ordered", False)), by_class)
 
-    def units(self, dataset: str, folder: str, items: Sequence[int], ids: Sequence[str] | None = None) -> list[Unit]:
-        """Return the units of one dataset, seed by seed; ``ids`` of all its images are needed where order matters."""
+    def units(
+        self,
+        dataset: str,
+        folder: str,
+        items: Sequence[int],
+        ids: Sequence[str] | None = None,
+        labels: Sequence[int] | None = None,
+    ) -> list[Unit]:
+        """Return the units of one dataset, seed by seed; ``ids`` and ``labels`` are needed where order matters."""
         width = max(1, len(items)) if self.ordered else self.chunk
         units = []
         for seed in self.seeds:
-            order = stream(ids, items, seed) if self.ordered and ids is not None else items
+            classes = labels if self.by_class else None
+            order = stream(ids, items, seed, classes) if self.ordered and ids is not None else items
             parts = [tuple(order[first : first + width]) for first in range(0, len(order), width)]
             units += [Unit(dataset, folder, seed, index, part) for index, part in enumerate(parts)]
         return units

@@ -9,6 +9,7 @@ from poise.metrics.calibration import adaptive_ece, classwise_ece, ece, mce, sce
 from poise.metrics.decisions import answered_error, classwise_coverage
 from poise.metrics.floor import ece_floor
 from poise.metrics.gap import confidence_gap, gap_p_value
+from poise.metrics.outside import fpr95, outside_auroc
 from poise.metrics.rows import Metric, available, get, names, register, unregister
 from poise.metrics.sample import Sample
 from poise.metrics.scoring import NLL_FLOOR, accuracy, brier, nll, top_k
@@ -37,11 +38,13 @@ __all__ = [
     "equal_mass",
     "equal_width",
     "estimate",
+    "fpr95",
     "gap_p_value",
     "get",
     "mce",
     "names",
     "nll",
+    "outside_auroc",
     "register",
     "risk_coverage",
     "sce",

@@ -20,7 +20,7 @@ from poise.errors import PoiseError, reason_of
 from poise.evaluate.storage.checks import read_header
 from poise.evaluate.storage.header import MODEL
 from poise.evaluate.storage.parts import read_parts
-from poise.evaluate.units import stream
+from poise.evaluate.streams import BY_CLASS, stream
 from poise.files import checksum, read_bounded, write_atomic
 from poise.report.records.runs import Records, load
 from poise.report.records.scores import scoreboard
@@ -215,10 +215,15 @@ def sample_positions(
         if facts["ordered"]:
             dataset, seed = first_of_a_stream(drawn_by, run, facts)
             found = trees[run, dataset]
-            members = [at for at, each in enumerate(found) if each.seed == seed]
-            order = stream([each.id for each in found], members, seed)
-            chosen[run, dataset] = sorted(order[: max(1, size // len(runs))])
+            chosen[run, dataset] = sorted(in_stream(facts, found, seed)[: max(1, size // len(runs))])
     return chosen
+
+
+def in_stream(facts: Mapping[str, Any], answers: Sequence[Answers], seed: int) -> list[int]:
+    """Return the positions of a seed's answers in the order of the stream that gave them."""
+    members = [at for at, each in enumerate(answers) if each.seed == seed]
+    classes = [each.label for each in answers] if facts["config"].get("order") == BY_CLASS else None
+    return stream([each.id for each in answers], members, seed, classes)
 
 
 def write(record: Mapping[str, Any], path: Path) -> None:

@@ -19,7 +19,7 @@ from poise.evaluate.prepare import PreparedRun, prepare
 from poise.evaluate.resolve import check_init
 from poise.evaluate.storage.header import MODEL, commit, describe, device_name, versions
 from poise.evaluate.storage.parts import read_parts
-from poise.evaluate.units import Unit, stream
+from poise.evaluate.units import Unit
 from poise.evaluate.worker import Worker, WorkerSettings
 from poise.files import checksum
 from poise.reproduce import record as records
@@ -123,8 +123,7 @@ def _first(
     for key, answers in claimed.items():
         order = list(answers)
         if record["runs"][key[0]]["ordered"]:
-            seed = order[0].seed
-            order = [order[at] for at in stream([each.id for each in order], range(len(order)), seed)]
+            order = [order[at] for at in records.in_stream(record["runs"][key[0]], order, order[0].seed)]
         kept[key] = order[: max(1, round(len(order) * min(1.0, sample / total)))]
     return kept
 

@@ -7,8 +7,8 @@ With an image's plain view f, texts t, logit scale s, and i images before it:
     answer = β u + (1 - β) q,   β = β0 √((i+1) / n)
 
 ρ begins at 0 and raises classes that were predicted less often than a share a of the uniform one; the proxies w begin
-at the texts. n is the length of the stream, which must be known beforehand; after n images, β stays at β0. The published
-temperatures 0.01 and 0.04 are s = 100 and s/4.
+at the texts. n is the length of the stream, which must be known beforehand; after n images, β stays at β0. The
+published temperatures 0.01 and 0.04 are s = 100 and s/4.
 """
 
 from __future__ import annotations

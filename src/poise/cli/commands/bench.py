@@ -169,6 +169,14 @@ def analyse_command(runs: Runs, output: Format = "terminal", out: OutFile = None
     _print(analysis_tables(load(runs)), output, out)
 
 
+@app.command("unknown")
+def unknown_command(runs: Runs, output: Format = "terminal", out: OutFile = None) -> None:
+    """Print how well scores find images of classes that the labels leave out (`bench run --set unknown=0.5`)."""
+    from poise.report.tables.unknown import unknown_table
+
+    _print([unknown_table(runs)], output, out)
+
+
 @app.command("figures")
 def figures_command(
     runs: Runs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -111,6 +111,9 @@ class Group:
     errors: int = 0  # rows with an error instead of an answer
     uneven: int = 0  # images left out because some seed has no answer for them
     calibration: dict[int, SeedCalibration] | None = None  # of a calibrated method, by seed
+    unknown: dict[int, SeedRows] | None = (
+        None  # images whose class is not among the labels, by seed; no metric has them
+    )
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -126,6 +129,15 @@ class Group:
     def pooled(self) -> dict[str, np.ndarray]:
         """The columns of all seeds, concatenated."""
         return {name: np.concatenate([rows[name] for rows in self.seeds.values()]) for name in SCALARS}
+
+    def split(self) -> Group:
+        """Return the group with the images of unknown classes apart."""
+        known = {seed: rows["label"] >= 0 for seed, rows in self.seeds.items()}
+        if all(mask.all() for mask in known.values()):
+            return self
+        inside = {seed: rows.take(np.flatnonzero(known[seed])) for seed, rows in self.seeds.items()}
+        outside = {seed: rows.take(np.flatnonzero(~known[seed])) for seed, rows in self.seeds.items()}
+        return replace(self, seeds=inside, unknown=outside)
 
     def samples(self) -> list[Sample]:
         """Return one sample per seed."""

@@ -200,7 +200,7 @@ def _group(table: pa.Table, key: tuple[str, ...], by_seed: dict[int, dict[str, i
         part = table.take(pa.array([by_seed[seed][name] for name in common], pa.int64()))
         columns = {name: part[name].to_numpy() for name in SCALARS}
         seeds[seed] = SeedRows(tuple(common), columns, _matrix(part, "probs"), _matrix(part, "top_ids"))
-    return Group(Setting(model, choices, init), dataset, method, seeds, errors, uneven)
+    return Group(Setting(model, choices, init), dataset, method, seeds, errors, uneven).split()
 
 
 def _matrix(part: pa.Table, name: str) -> np.ndarray | None:
