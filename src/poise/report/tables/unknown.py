@@ -76,8 +76,8 @@ def unknown_table(runs: Runs) -> Table:
     notes = (
         f"Images of classes that the labels leave out ({len(first.ids) if first else 0} of the first dataset) against "
         "the others. AUROC: higher is better; FPR95: share of unknown images that are accepted if 95 % of the known "
-        "ones are, lower is better. Accuracy and ECE are of known images. Percent, means over seeds, 95 % intervals over "
-        "images.",
+        "ones are, lower is better. Accuracy and ECE are of known images. Percent, means over seeds, 95 % intervals "
+        "over images.",
     )
     columns = ("Method", "Dataset", "Score", "AUROC", "FPR95", "Acc.", "ECE")
     return Table("Out-of-distribution images", columns, tuple(lines), notes, texts=3, records=tuple(records))
