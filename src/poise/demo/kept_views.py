@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from poise import methods
 from poise.demo.bars import TOP
-from poise.demo.markup import number, text
+from poise.demo.markup import rendered
 from poise.errors import PoiseError
 from poise.inference.predictor import Predictor
 from poise.results import Details, Failure, Result
@@ -21,10 +21,6 @@ from poise.views.pixels import pixels_of, to_image
 
 SIDE = 112  # pixels of a thumbnail
 Thumbnails = Mapping[int, str]  # view -> data URI
-_LEGEND = (
-    "Below each: the label that it votes for after tuning, how sure the model was before tuning, and the temperature "
-    "that divides its logits (above 1, the view counts as less sure)."
-)
 _MARKS = {"before": "before", "aim": "p_aug", "after": "after"}
 
 
@@ -41,55 +37,27 @@ def thumbnails(image: bytes, recipe: ViewRecipe, encoder: DualEncoder, chosen: S
 
 def views_block(result: Result, shown: Thumbnails) -> str:
     """Return the block of one method that reads views: thumbnails, and the movement of the probabilities."""
-    details = result.details
+    details, method = result.details, methods.get(result.method)
     assert details is not None, "the views are part of the details"
-    method, total = methods.get(result.method), len(details.view_confidences)
-    said, parts = f"<p>{text(method.name)}: {text(method.about.description)}.", []
-    if method.tunes or "target" in method.shared_with_rule():
-        kept = len(details.selected_views)
-        said += f" It cut {total} views out of the image and kept the {kept} about which the model is surest. {_LEGEND}"
-        parts.append(f'<ul class="views">{"".join(_view(at, details, shown) for at in details.selected_views)}</ul>')
-    else:
-        said += f" It answers from all {total} views."
-    parts.insert(0, f"{said}</p>")
-    if method.tunes:
-        parts.append(_movement(details, result.raw_confidence is not None))
-    return f"<details open><summary>{text(result.method)}</summary>{''.join(parts)}</details>"
-
-
-def _view(at: int, details: Details, shown: Thumbnails) -> str:
-    vote, sure = details.view_labels[at], details.view_confidences[at]
-    temperature = details.view_temperatures[at]
-    name = "the whole image" if at == 0 else f"view {at}"
-    return (
-        f'<li data-view="{at}"><img src="{shown[at]}" width="{SIDE}" height="{SIDE}" alt="{name}">'
-        f"<b>{text(vote)}</b><span>{number(sure)} sure</span><span>temperature {temperature:.2f}</span></li>"
+    return rendered(
+        "views.html",
+        method=method,
+        details=details,
+        shown=shown,
+        side=SIDE,
+        chooses=method.tunes or "target" in method.shared_with_rule(),
+        marks=_MARKS,
+        movement=_movement(details),
+        calibrated=result.raw_confidence is not None,
     )
 
 
-def _movement(details: Details, calibrated: bool) -> str:
-    """Return a table of p before, p_aug and p after, each label with a line on which the three are marked."""
+def _movement(details: Details) -> dict[str, tuple[float, float, float]]:
+    """Return p before, p_aug and p after, in the order of `_MARKS`, of the most probable labels."""
     before, aim = details.init_probabilities, details.target_probabilities
     after = dict(zip(details.logits, softmax(list(details.logits.values())).tolist(), strict=True))
-    rows = "".join(
-        f'<tr><th scope="row">{text(label)}</th>'
-        + "".join(f"<td>{number(probs[label])}</td>" for probs in (before, aim, after))
-        + f'<td class="line" aria-hidden="true"><div>{_dots(before[label], aim[label], after[label])}</div></td></tr>'
-        for label in sorted(after, key=lambda label: -after[label])[:TOP]
-    )
-    heads = "".join(f'<th scope="col"><s class="dot {mark}"></s> {name}</th>' for mark, name in _MARKS.items())
-    return (
-        "<p>The probabilities before and after tuning, and of the target p_aug, the mean of the views above under the "
-        f"tuned prompt{', all without calibration' if calibrated else ''}.</p>"
-        f'<div class="scroll"><table class="movement"><thead><tr><th scope="col">label</th>{heads}'
-        f'<th scope="col" class="scale" aria-hidden="true"><div><span>0</span><span>100 %</span></div></th></tr>'
-        f"</thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _dots(*probs: float) -> str:
-    places = zip(_MARKS, probs, strict=True)
-    return "".join(f'<s class="dot {mark}" style="left:{100 * prob:.2f}%"></s>' for mark, prob in places)
+    best = sorted(after, key=lambda label: -after[label])[:TOP]
+    return {label: (before[label], aim[label], after[label]) for label in best}
 
 
 def _data_uri(pixels: torch.Tensor) -> str:

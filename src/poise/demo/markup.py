@@ -1,36 +1,55 @@
-"""Small pieces of HTML. Everything that a user can type passes through `text`."""
+"""Small pieces of HTML, and the templates of the panels. Every text passes through `text`, in templates by itself."""
 
 from __future__ import annotations
 
 import html
 import math
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from poise.report.html import environment
 
 MINUS = "\u2212"  # as wide as a plus
 # gradio renders HTML components as templates, so the signs of its template languages are escaped too.
 _TEMPLATE_SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "{}$`\\"}
 
 
-def text(value: object) -> str:
+def text(value: object) -> Markup:
     """Return a value as inert HTML text, which may also stand in a quoted attribute."""
-    return html.escape(str(value)).translate(_TEMPLATE_SIGNS)
+    return Markup(html.escape(str(value)).translate(_TEMPLATE_SIGNS))
 
 
-def percent(prob: float) -> str:
+def rendered(template: str, **values: Any) -> str:
+    """Return a template of this package with values; texts pass through `text`, and `Markup` is put in as it is."""
+    return _environment().get_template(template).render(values)  # plain text, which gradio may escape as such
+
+
+@cache
+def _environment() -> Environment:
+    made = environment("poise.demo", text)
+    made.filters |= {"percent": percent, "number": number}
+    return made
+
+
+def percent(prob: float) -> Markup:
     """Return a probability as HTML for people; 0 and 100 % are only written where they are exact.
 
-    >>> percent(0.8143), percent(0.99999), percent(0.0), percent(1e-7)
-    ('81.4 %', '&gt; 99.9 %', '0 %', '&lt; 0.1 %')
+    >>> [str(percent(prob)) for prob in (0.8143, 0.99999, 0.0, 1e-7)]
+    ['81.4 %', '&gt; 99.9 %', '0 %', '&lt; 0.1 %']
     """
     if prob in (0.0, 1.0):
-        return f"{100 * prob:.0f} %"
+        return text(f"{100 * prob:.0f} %")
     if prob < 0.0005:
-        return "&lt; 0.1 %"
-    return "&gt; 99.9 %" if prob >= 0.9995 else f"{100 * prob:.1f} %"
+        return text("< 0.1 %")
+    return text("> 99.9 %" if prob >= 0.9995 else f"{100 * prob:.1f} %")
 
 
-def number(prob: float) -> str:
+def number(prob: float) -> Markup:
     """Return a probability with its exact value as an attribute."""
-    return f'<data value="{prob!r}">{percent(prob)}</data>'
+    return Markup(rendered("number.html", prob=prob))
 
 
 def change(before: float, after: float) -> str:
@@ -54,18 +73,14 @@ def labels_in_doubt(entropy: float) -> str:
 
 def card(title: str, body: str, *, about: str = "", name: str = "") -> str:
     """Return a section with a heading; ``about`` is a line below it, ``name`` its id. All but the title is HTML."""
-    line = f'<p class="say">{about}</p>' if about else ""
-    where = f' id="{name}"' if name else ""
-    return f'<section class="poise-card poise-shown"{where}><h2>{text(title)}</h2>{line}{body}</section>'
+    return rendered("card.html", title=title, body=Markup(body), about=Markup(about), name=name)
 
 
 def alert(message: str, hint: str = "") -> str:
     """Return an error message."""
-    return f'<div class="poise-alert poise-shown" role="alert"><strong>{text(message)}</strong> {text(hint)}</div>'
+    return rendered("alert.html", message=message, hint=hint)
 
 
 def status(message: str, *, busy: bool = False, seconds: float | None = None) -> str:
     """Return a line about progress, with a moving bar while something is computed. The message is HTML."""
-    after = f' <span class="seconds">{seconds:.1f} s</span>' if seconds is not None else ""
-    moving = '<div class="moving" aria-hidden="true"></div>' if busy else ""
-    return f'<div class="poise-status poise-shown" role="status">{message}{after}{moving}</div>'
+    return rendered("status.html", message=Markup(message), busy=busy, seconds=seconds)

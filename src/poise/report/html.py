@@ -1,7 +1,8 @@
-"""HTML from the Jinja2 templates beside this file; every text in them is escaped."""
+"""HTML from Jinja2 templates, those of this package and of others; every text in them is escaped."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,11 +24,21 @@ def source(name: str) -> Markup:
 
 @cache
 def _environment() -> Environment:
+    return environment("poise.report", printable)
+
+
+def environment(package: str, inert: Callable[[str], str]) -> Environment:
+    """Return the templates of a package.
+
+    Args:
+        package: its folder ``templates`` has them.
+        inert: called with each text; what it returns is escaped, unless it is `Markup`.
+    """
     return Environment(
-        loader=PackageLoader("poise.report"),
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value,
+        finalize=lambda value: inert(value) if isinstance(value, str) and not hasattr(value, "__html__") else value,
     )
