@@ -13,11 +13,11 @@ from inputs import jpegs, labels
 from plain import PlainViews, plain_loader
 from torch import Tensor
 
+from poise.data.items import Held, Item
 from poise.images import read_image
 from poise.inference.predictor import Predictor
 from poise.loading.overlap import map_ahead
 from poise.loading.prepare import Preparer
-from poise.loading.sources import NamedBytes
 from poise.prompts import tokenise
 from poise.tuning import Tuner
 from poise.types import ClassTokens
@@ -36,7 +36,7 @@ def end(bench: Bench) -> None:
         plain_files = (files * 9)[: options.workers * (1 + options.plain_images)]
         bench.cache["plain"] = _plain_answers(bench, classes, files[:2]), *_plain_rate(bench, classes, plain_files)
     expected, plain_rate, plain_host = bench.cache["plain"]
-    items = [NamedBytes(str(number), files[number % len(files)]) for number in range(options.images)]
+    items = [Item(str(number), -1, Held(files[number % len(files)])) for number in range(options.images)]
     tuner = bench.tuner(classes)
     for batch in options.end_batch or [options.batch]:
         ours = _Ours(bench, tuner, batch)
@@ -74,7 +74,7 @@ class _Ours:
         self._preparer = Preparer(bench.encoder, workers=workers, processes=bench.device.type == "cuda")
         self._encoder, self._batch = bench.encoder, batch
 
-    def read(self, items: Sequence[NamedBytes]) -> None:
+    def read(self, items: Sequence[Item]) -> None:
         """Read the images."""
         ready = map_ahead(
             lambda item: self._preparer.prepare(item, self._recipe, 0),
@@ -85,25 +85,25 @@ class _Ours:
         for _ in ready:
             pass
 
-    def views(self, items: Sequence[NamedBytes]) -> None:
+    def views(self, items: Sequence[Item]) -> None:
         """Read the images and cut their views."""
         for _ in self._predictor.views(items):
             pass
 
-    def encode(self, items: Sequence[NamedBytes]) -> None:
+    def encode(self, items: Sequence[Item]) -> None:
         """Run only the image tower, once per batch."""
         views = torch.stack(list(self._predictor.views(items[: self._batch])))
         with torch.no_grad():
             for _ in range(len(items) // self._batch):
                 self._encoder.encode_images(views)
 
-    def answers(self, items: Sequence[NamedBytes]) -> Tensor:
+    def answers(self, items: Sequence[Item]) -> Tensor:
         """Run all stages and return the probabilities [N, C]."""
         probs = [outcome["tpt"].probs for outcome in self._predictor.run(items)]
         return torch.from_numpy(np.stack(probs)).float()
 
 
-def _rate(bench: Bench, ours: _Ours, part: str, items: Sequence[NamedBytes]) -> tuple[float, float]:
+def _rate(bench: Bench, ours: _Ours, part: str, items: Sequence[Item]) -> tuple[float, float]:
     """Return the images per second of a stage, and this process's CPU milliseconds per image."""
     bench.sync()
     began, spent = time.perf_counter(), time.process_time()

@@ -276,6 +276,7 @@ GUIDES = {  # what a reader wants -> the page's title and file
     "answer requests over HTTP": ("Serving", "serving.md"),
     "call a server from Python": ("The client", "client.md"),
     "run without torch": ("Export to ONNX", "export.md"),
+    "classify millions of images, or store their features": ("Many images", "scale.md"),
     "use several machines": ("Clusters", "cluster.md"),
     "compare methods on your own labelled images": ("Your own dataset", "guides/own_dataset.md"),
     "know what a setting changes": ("Compare two runs", "guides/compare_runs.md"),

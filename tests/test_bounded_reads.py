@@ -41,7 +41,6 @@ OWN = {
     "backbones/loaders/pocket.py": "part of the package",
     "backbones/loaders/onnx_file.py": "regular files up to a size",
     "backbones/loaders/checkpoint.py": "regular files up to a size",
-    "inference/ray_classifier.py": "regular files up to a size",
     "report/page/build.py": "part of the package",
     "data/wnids.py": "part of timm",
     "demo/answering.py": "uploads, which the server has limited",

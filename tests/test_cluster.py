@@ -7,26 +7,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from poise.cli.app import app
 from poise.cluster.connection import connect, is_gpu
-from poise.cluster.pool import Pool
-from poise.errors import ClusterUnavailableError, InvalidOptionError, PoiseError, WorkersLostError
+from poise.cluster.stream import Stream
+from poise.errors import ClusterUnavailableError, InvalidOptionError, WorkersLostError
 from poise.evaluate import ray_engine as cluster
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import engines
 from poise.evaluate.run import run
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, WorkerSettings
-from poise.images import LoadedImage, read_image
-from poise.inference import ray_classifier as cluster_classifier
-from poise.loading.sources import NamedBytes
-from poise.results import Failure
+from poise.jobs import run as jobs
+from poise.jobs import workers
+from tests.data.test_sources import write_shard
 from tests.evaluate.attempt import contents, make_images
 
 ray = pytest.importorskip("ray", reason="install the 'dev' or the 'ray' extra")
@@ -58,59 +59,39 @@ def striker(mark: Path) -> Callable[[], None]:
     return strike
 
 
-# The pool, with workers that need no model and so start quickly.
+# Calls of workers that need no model and so start quickly.
 
 
-def test_a_task_that_kills_its_workers_is_given_up(two_cores: None) -> None:
-    class Victim:
-        def __init__(self, threads: int) -> None:
-            pass
+class Victim:
+    """A worker that can be killed by a call, once or always."""
 
-        def work(self, task: str) -> str:
-            if task == "bad":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return task.upper()
+    def __init__(self, mark: Path, threads: int) -> None:
+        self.mark = mark
 
-    answers = Pool(Victim, actors=1).run(["good", "bad"], name=lambda task: f"the task {task}")
-    assert next(answers) == ("good", "GOOD")
-    with pytest.raises(WorkersLostError, match=r"3 workers died while processing the task bad.* are kept"):
-        next(answers)
-
-
-def test_workers_that_die_at_once_are_given_up(two_cores: None) -> None:
-    def die(threads: int) -> None:
-        os._exit(1)
-
-    with pytest.raises(WorkersLostError, match="3 workers died while starting"):
-        list(Pool(die, actors=1).run([1]))
-
-
-def test_a_cluster_without_room_for_all_workers_does_all_tasks(two_cores: None, tmp_path: Path) -> None:
-    """Five workers are requested, two fit; relative paths mean the same in a worker as here."""
-
-    class Reader:
-        def __init__(self, threads: int) -> None:
-            self.made = os.getpid()
-
-        def work(self, task: int) -> tuple[int, bool, str]:
-            return task, self.made == os.getpid(), os.getcwd()
-
-    answers = dict(Pool(Reader, actors=5).run(range(20)))
-    assert answers == {task: (task, True, os.getcwd()) for task in range(20)}
-
-
-def test_errors_of_workers_are_raised_unchanged(two_cores: None) -> None:
-    class Refuser:
-        def __init__(self, threads: int) -> None:
-            pass
-
-        def work(self, task: int) -> None:
+    def work(self, task: str) -> tuple[str, str]:
+        if task == "bad" or (task == "once" and not self.mark.exists()):
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if task == "refused":
             raise InvalidOptionError("No.", hint="Really.")
+        return task.upper(), os.getcwd()
 
+
+def test_a_call_whose_worker_dies_is_repeated_and_one_that_kills_is_given_up(two_cores: None, tmp_path: Path) -> None:
+    """Five workers are requested, two fit; relative paths mean the same in a worker as here."""
+    tasks = [*map(str, range(6)), "once"]
+    answers = dict(Stream(partial(Victim, tmp_path / "mark"), actors=5).run(tasks))
+    assert answers == {task: (task.upper(), os.getcwd()) for task in tasks}
+    assert (tmp_path / "mark").exists()
+    with pytest.raises(WorkersLostError, match=r"3 workers died while processing the task bad.* are kept"):
+        list(Stream(partial(Victim, tmp_path), actors=1).run(["bad"], name=lambda task: f"the task {task}"))
+
+
+def test_errors_of_workers_are_raised_unchanged(two_cores: None, tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match=r"^No. Really.$"):
-        list(Pool(Refuser, actors=1).run([1]))
+        list(Stream(partial(Victim, tmp_path), actors=1).run(["refused"]))
     with pytest.raises(InvalidOptionError, match="actors is -1"):
-        Pool(Refuser, actors=-1)
+        Stream(Victim, actors=-1)
 
 
 def test_unreachable_addresses_are_refused_at_once() -> None:
@@ -211,111 +192,66 @@ def test_the_local_engine_refuses_an_address(images: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def album(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Nine images, of which one is text and one is missing: three batches, split as in a local run."""
-    folder = make_images(tmp_path_factory.mktemp("album"), classes=1, each=7)
-    (folder / "class0" / "3bad.png").write_text("no image")
-    return [str(folder), str(folder / "missing.png")]
+def album(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three tars of four images, of which one is text, and the last tar is truncated."""
+    folder = tmp_path_factory.mktemp("album")
+    images = make_images(folder / "images", classes=3, each=4)
+    for number in range(3):
+        files = {f"{at}.png": (images / f"class{number}" / f"{at}.png").read_bytes() for at in range(4)}
+        write_shard(folder / f"{number}.tar", {**files, **({"2.png": b"no image"} if number == 1 else {})})
+    last = folder / "2.tar"
+    last.write_bytes(last.read_bytes()[:-12000])
+    return f"wds:{folder}/{{0..2}}.tar"
 
 
-def classified(*arguments: str) -> Any:
-    plain = ["--labels", "cat,dog,tree", "--model", "tiny", "--views", "4", "--device", "cpu", "--format", "csv"]
-    return CliRunner().invoke(app, ["classify", *arguments, *plain, "--method", "zero-shot,kld+cats"])
+def classified(album: str, out: Path, *arguments: str) -> Any:
+    plain = ["--labels", "cat,dog,tree", "--model", "tiny", "--views", "4", "--device", "cpu", "--batch-size", "2"]
+    chosen = [*plain, "--method", "zero-shot,kld+cats", "--out", f"{out}/", "--quiet"]
+    return CliRunner().invoke(app, ["classify", album, *chosen, *arguments])
 
 
-def on_ray(*arguments: str) -> Any:
-    return classified(*arguments, "--engine", "ray", "--actors", "2")
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [row for part in sorted(out.glob("*.parquet")) for row in pq.read_table(part).to_pylist()]
 
 
-def test_a_cluster_prints_what_a_local_classify_prints(
-    two_cores: None, album: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_workers_write_the_parts_of_a_local_run_also_if_one_is_killed(
+    two_cores: None, album: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two workers, of which one is killed, and with images that cannot be read."""
     strike = striker(tmp_path / "struck")
 
-    class Mortal(cluster_classifier.ShareClassifier):
-        def work(self, share: Any, details: bool) -> Any:
-            outcomes = super().work(share, details)
+    class Mortal(workers.AnswerWorker):
+        def work(self, task: Any) -> Any:
+            done = super().work(task)  # the part is written, and nobody is told
             strike()
-            return outcomes
+            return done
 
-    monkeypatch.setattr(cluster_classifier, "ShareClassifier", Mortal)
-    done, expected = on_ray(*album), classified(*album)
+    def mortal(job: Any, threads: int) -> Any:  # a local function, pickled by value
+        return Mortal(job)
+
+    local = classified(album, tmp_path / "local")
+    monkeypatch.setattr(jobs, "make_worker", mortal)
+    done = classified(album, tmp_path / "ray", "--engine", "ray", "--actors", "2")
     assert (tmp_path / "struck").exists()
-    assert done.stdout == expected.stdout
-    assert done.exit_code == expected.exit_code == 3
-    assert done.stdout.count("\n") == 1 + 2 * 7 + 2
-    assert "3bad.png' is not an image: its content is text" in done.stdout
-    assert "missing.png' does not exist" in done.stdout
+    assert done.exit_code == local.exit_code == 3, done.output
+    found, expected = rows(tmp_path / "ray"), rows(tmp_path / "local")
+    assert [row["source"] for row in found] == [row["source"] for row in expected]
+    assert [row["error_code"] for row in found if row["error_code"]] == ["unreadable_image", "bad_shard"]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["confidence"] == pytest.approx(theirs["confidence"], abs=1e-5)
+        assert {**ours, **dict.fromkeys(NUMBERS)} == {**theirs, **dict.fromkeys(NUMBERS)}
+    again = classified(album, tmp_path / "ray", "--resume")  # here, and nothing is left to do
+    assert again.exit_code == 3
+    assert rows(tmp_path / "ray") == found
 
 
-class PoolOfThisProcess:
-    """Computes each task here, as one worker would."""
-
-    on_gpu = False
-
-    def __init__(self, make: Any, **options: Any) -> None:
-        self._worker = make(threads=1)
-
-    def run(self, tasks: Any, *, arguments: Any, name: Any) -> Any:
-        for task in tasks:
-            yield task, self._worker.work(*arguments(task))
+NUMBERS = ("confidence", "margin", "entropy", "match", "top_probabilities")
 
 
-def test_one_image_is_enough(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_classifier, "Pool", PoolOfThisProcess)
-    image = str(Path(album[0]) / "class0" / "0.png")
-    done = on_ray(image)
-    assert (done.exit_code, done.stdout) == (0, classified(image).stdout)
-
-
-class LosingPool:
-    """Returns the second, first and fourth batch, and loses the third."""
-
-    on_gpu = False
-
-    def __init__(self, make: Any, **options: Any) -> None:
-        pass
-
-    def run(self, tasks: Any, *, arguments: Any, name: Any) -> Any:
-        for number in (1, 0, 3):
-            share, _ = arguments(tasks[number])
-            yield tasks[number], [Failure(item.name, "code", "why not") for item in share]
-        raise WorkersLostError(f"3 workers died with {name(tasks[2])}.")
-
-
-def test_finished_results_are_printed_before_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_images(tmp_path, classes=1, each=8) / "class0"
-    monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
-    done = on_ray(str(folder), "--batch-size", "2")
-    assert isinstance(done.exception, PoiseError)
-    assert f"the images '{folder / '4.png'}' to '{folder / '5.png'}'" in str(done.exception)
-    assert [Path(line.split(",")[0]).stem for line in done.stdout.splitlines()[1:]] == ["0", "1", "2", "3", "6", "7"]
-    assert "stopped after 6 of 8 images" in done.stderr
-
-
-def test_large_and_missing_files_are_read_before_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = make_images(tmp_path, classes=1, each=1) / "class0" / "0.png"
-    sent = cluster_classifier.send(image)
-    assert isinstance(sent, NamedBytes)
-    monkeypatch.setattr(cluster_classifier, "LARGEST_SENT", 10)
-    read = cluster_classifier.send(image)
-    received = read_image(sent.content, name=sent.name)
-    assert isinstance(read, LoadedImage)
-    assert (read.source, read.key) == (received.source, received.key) == (str(image), read.key)
-    assert isinstance(cluster_classifier.send(tmp_path), Failure)
-
-
-def test_an_invalid_batch_size_is_refused(album: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_classifier, "Pool", LosingPool)
-    refused = on_ray(*album, "--batch-size", "-1")
-    assert isinstance(refused.exception, InvalidOptionError)
-    assert "batch_size is -1" in str(refused.exception)
-
-
-def test_cluster_options_without_a_cluster_are_refused(album: list[str]) -> None:
-    refused = classified(*album, "--actors", "2")
-    assert isinstance(refused.exception, InvalidOptionError)
+def test_a_cluster_writes_parts_only(album: str, tmp_path: Path) -> None:
+    plain = ["classify", album, "--labels", "cat,dog", "--model", "tiny"]
+    refused = CliRunner().invoke(app, [*plain, "--engine", "ray"])
+    assert "Add --out FOLDER/" in str(refused.exception)
+    refused = CliRunner().invoke(app, [*plain, "--actors", "2"])
     assert "--engine ray" in str(refused.exception)
 
 

@@ -6,7 +6,6 @@ import inspect
 import json
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import poise
 from poise.client import AsyncClient, Client
 from poise.evaluate.config import RunConfig
-from poise.inference import ray_classifier
 from poise.inference.auto_views import FULL
 from poise.options import Options, request_rows, rows
 
@@ -65,8 +63,6 @@ from poise.client.http_client import _Calls
 found["client"] = _Calls._classify(b"x", {"blur": 0.75})["data"] == {"blur": "0.75"}
 found["client signature"] = "blur" in inspect.signature(Client.classify).parameters
 
-from poise.inference import ray_classifier
-from poise.inference.batch_sizes import default_batch_size
 from poise.options import Options
 from poise.demo.calls import Call, in_curl, in_python, in_shell
 call = Call("a.png", Options(labels=("a", "b"), blur=0.75))
@@ -150,10 +146,3 @@ def test_calls_of_the_client_show_the_options_of_a_request() -> None:
     for kind in (Client, AsyncClient):
         for call in (kind.classify, kind.batch):
             assert names <= {*inspect.signature(call).parameters}
-
-
-def test_a_cluster_computes_shares_for_the_views_of_a_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_classifier, "Pool", lambda *given, **options: types.SimpleNamespace(on_gpu=False))
-    monkeypatch.setattr(ray_classifier, "default_batch_size", lambda device, views: views)
-    made = ray_classifier.ClusterClassifier({"labels": ["cat", "dog"], "method": ["zero-shot"]})
-    assert made.share == Options.views

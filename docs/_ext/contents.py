@@ -32,6 +32,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
             "which_images",
             "unknown",
             "batch",
+            "scale",
             "demo",
             "serving",
             "client",

@@ -44,22 +44,44 @@ class TimeLeft(Rate):
         return Text(f"{timedelta(seconds=round(task.remaining * task.elapsed / done))} left")
 
 
+class _Note(ProgressColumn):
+    """What is said beside the numbers."""
+
+    def __init__(self, note: Callable[[], str]) -> None:
+        super().__init__()
+        self._note = note
+
+    def render(self, task: Task) -> Text:
+        """Return the note of now."""
+        return Text(self._note())
+
+
 def _rate(images: int, seconds: float) -> str:
     return f"{images / seconds:.1f} images/s" if images and seconds else FIRST
 
 
 @contextmanager
-def progress_bar(label: str, total: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield a function that adds a number of images to those that are done; ``done`` of them are from before."""
+def progress_bar(
+    label: str, total: int, done: int = 0, *, quiet: bool = False, note: Callable[[], str] = str
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that adds a number of images to those that are done; ``done`` of them are from before.
+
+    Args:
+        label: of the bar.
+        total: number of images; 0 if it is not known.
+        done: images of an earlier attempt.
+        quiet: show nothing.
+        note: returns what is said beside the numbers.
+    """
     if quiet:
         yield lambda images: None
     elif not sys.stderr.isatty():
-        yield _Lines(label, total, done)
+        yield _Lines(label, total, done, note)
     else:
         label_column = TextColumn("{task.description}", markup=False)
-        columns = (label_column, BarColumn(), MofNCompleteColumn(), Rate(done), TimeLeft(done))
+        columns = (label_column, BarColumn(), MofNCompleteColumn(), Rate(done), TimeLeft(done), _Note(note))
         with Progress(*columns, console=Console(file=styled(sys.stderr)), transient=True) as bar:
-            task = bar.add_task(printable(label), total=total, completed=done)
+            task = bar.add_task(printable(label), total=total or None, completed=done)
             yield lambda images: bar.update(task, advance=images)
 
 
@@ -74,7 +96,8 @@ def watched(outcomes: Iterable[T], total: int, *, quiet: bool = False) -> Iterat
 class _Lines:
     """Prints how far the work is, at most every `EVERY` seconds."""
 
-    def __init__(self, label: str, total: int, done: int) -> None:
+    def __init__(self, label: str, total: int, done: int, note: Callable[[], str] = str) -> None:
+        self._note = note
         self._label, self._total, self._first, self._done = label, total, done, done
         self._began = self._printed = time.monotonic()
 
@@ -85,6 +108,8 @@ class _Lines:
             return
         self._printed = now
         new, seconds = self._done - self._first, now - self._began
-        left = f", {(self._total - self._done) * seconds / new / 60:.0f} min left" if new else ""
-        text = f"{self._label}: {self._done} of {self._total} images, {_rate(new, seconds)}{left}"
+        left = f", {(self._total - self._done) * seconds / new / 60:.0f} min left" if new and self._total else ""
+        known = f"{self._done} of {self._total}" if self._total else str(self._done)
+        note = f"; {text}" if (text := self._note()) else ""
+        text = f"{self._label}: {known} images, {_rate(new, seconds)}{left}{note}"
         print(text, file=sys.stderr, flush=True)  # noqa: T201  stderr is where progress belongs

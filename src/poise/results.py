@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, UnreadableImageError
 
+_OWN_THRESHOLD = "Nothing is guaranteed: the threshold is your own."
 _SHOWN = 10  # labels shown in a notebook
 _SCHEMA: dict[str, Any] = {  # read by pydantic, where the server describes its answers
     "use_attribute_docstrings": True,
@@ -145,6 +146,19 @@ class Result:
                 hint="Use Classifier(labels, calibration=...).",
             )
         return self.calibrated.set_at(coverage, score, per_class)[0]
+
+    def decided_at(self, threshold: float) -> Result:
+        """Return it with the decision of a threshold of one's own: to answer from this confidence on.
+
+        With a tree, the answer is the deepest node of the path that reaches the threshold.
+        """
+        answered, added = self.confidence >= threshold, dict[str, Any]()
+        if self.path is not None:
+            known = {**self.probabilities, **(self.nodes or {})}
+            reached = [node for node in self.path if known[node] >= threshold]
+            answered, added = bool(reached), {"node": reached[-1] if reached else None, "depth": len(reached)}
+        decision: Literal["answer", "abstain"] = "answer" if answered and self.rejected is None else "abstain"
+        return replace(self, decision=decision, threshold=threshold, guarantee=_OWN_THRESHOLD, **added)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON, with None for numbers that are not finite."""

@@ -14,7 +14,7 @@ from PIL import Image
 import poise
 from poise import methods
 from poise.backbones import load_model
-from poise.data import Item
+from poise.data.items import Held, Item
 from poise.data.opening import open_dataset
 from poise.errors import PoiseError, RunInterruptedError
 from poise.evaluate import records
@@ -28,7 +28,6 @@ from poise.inference.batch_sizes import default_batch_size, in_halves
 from poise.inference.batches import SourceGroup, Watch
 from poise.inference.predictor import Predictor
 from poise.loading.overlap import map_ahead
-from poise.loading.sources import NamedBytes
 from poise.prompts import tokenise
 from poise.results import Failure
 from poise.tuning import make_tuner
@@ -78,7 +77,7 @@ def test_every_kind_of_source_gives_the_same_answer(encoder, tuner, files) -> No
         np.asarray(image),
         torch.from_numpy(np.array(image)).permute(2, 0, 1),
         Item("an id", 1, str(file)),
-        NamedBytes("a name", content),
+        Item("a name", -1, Held(content)),
         read_image(file),
     ]
     outcomes = list(predictor(encoder, tuner, batch_size=1).run(sources))

@@ -21,7 +21,6 @@ from poise.backbones import load_model
 from poise.cli.app import app
 from poise.errors import InvalidLabelsError, InvalidOptionError
 from poise.inference.heuristics import check_reject, match
-from poise.inference.ray_classifier import ClusterClassifier
 from poise.prompts import tokenise
 from poise.tuning import make_tuner
 from tests.backbones.saved import save_siglip
@@ -138,8 +137,6 @@ def test_a_label_of_that_name_is_refused(label: str) -> None:
     assert poise.Classifier(["cat", label], "tiny", views=2, device="cpu").labels == ("cat", label)
     with pytest.raises(InvalidLabelsError, match="is one of the labels"):
         check_reject(0.1, ["cat", label])
-    with pytest.raises(InvalidLabelsError, match="is one of the labels"):  # before processes are started
-        ClusterClassifier({"labels": ["cat", label], "method": ["tpt"], "reject": 0.1})
 
 
 def run(folder: Path, *arguments: str) -> str:

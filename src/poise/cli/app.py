@@ -13,8 +13,10 @@ from poise.cli.commands.bench import app as bench_app
 from poise.cli.commands.calibrate import calibrate
 from poise.cli.commands.calibrate_plan import calibrate_plan
 from poise.cli.commands.classify import classify
+from poise.cli.commands.collect import collect
 from poise.cli.commands.data import app as data_app
 from poise.cli.commands.demo import demo
+from poise.cli.commands.embed import embed
 from poise.cli.commands.evaluate import evaluate
 from poise.cli.commands.export import app as export_app
 from poise.cli.commands.fit import app as fit_app
@@ -41,6 +43,8 @@ app.command("calibrate")(calibrate)
 app.command("calibrate plan", context_settings={"auto_envvar_prefix": "POISE_CALIBRATE_PLAN"})(calibrate_plan)
 app.command("evaluate")(evaluate)
 app.command("monitor")(monitor)
+app.command("embed")(embed)
+app.command("collect")(collect)
 app.command("serve")(serve)
 app.command("demo")(demo)
 app.command("list")(list_names)

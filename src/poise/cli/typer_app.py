@@ -19,7 +19,7 @@ def _names(kind: type[Any], prefix: str = "") -> list[str]:
 
 _MANY = 12  # options of a command whose help is divided into groups
 GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from their class
-    "Images and labels": ("data", "dataset", "limit", "labels", "labels_file", "on_long_label"),
+    "Images and labels": ("data", "dataset", "limit", "labelled", "labels", "labels_file", "on_long_label"),
     "Model and method": (
         *_names(AnswerOptions),
         *("method", "framework", "view_engine", "seeds", "temperature", "set"),
@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from t
     "Confidence and guarantees": (*_names(PromiseOptions), "calibrate", "confidence", "threshold"),
     "Output": (
         *("format", "out", "name", "top_k", "details", "sort_into", "links", "resume", "dry_run", "allow_changes"),
-        *("quiet", "verbose"),
+        *("price", "metrics_port", "quiet", "verbose"),
     ),
     "Network": (*("host", "port", "allowed_host", "token_file", "allow_anonymous", "access_log", "demo", "browser"),),
     "Limits": (*_names(Limits, "max_"), "batch_wait"),

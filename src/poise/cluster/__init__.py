@@ -1,1 +1,1 @@
-"""Ray: the connection to a cluster and a pool of worker processes."""
+"""Ray: the connection to a cluster, and calls of workers that run there."""

@@ -27,6 +27,7 @@ def connect(address: str = "") -> Any:
     if address not in ("", "auto", "local"):
         _check_address(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns unless it is set
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # whose lines would come between ours
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     if address and (variables := plugins.variables()):  # a cluster that runs already does not have them
         options["runtime_env"] = {"env_vars": variables}

@@ -16,6 +16,7 @@ from poise.data.locations import check_root
 from poise.data.shards import find_shards, open_shards
 from poise.data.sources import PER_SHARD, Shard, TarShard, file_shards, item_shards, list_shards
 from poise.data.splits import SPLITS, open_split, open_variants
+from poise.data.stored_features import feature_shards, has_features, open_features
 from poise.data.tables import ParquetShard
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
@@ -71,6 +72,7 @@ schemes.add("parquet")(
         lambda pattern: [ParquetShard(path) for path in find_files(pattern, ".parquet", "parquet")],
     )
 )
+schemes.add("features")(Scheme("features:/path", "features that `poise embed` stored", open_features, feature_shards))
 schemes.add("list")(Scheme("list:/path/images.txt", "a text file with one path per line", None, list_shards))
 
 
@@ -156,6 +158,8 @@ def open_images(sources: Sequence[str]) -> list[Shard]:
     found: list[Shard] = []
     files: list[Path] = []
     for source in sources:
+        if os.path.isdir(source) and has_features(source):
+            source = f"features:{source}"
         scheme, _, path = source.partition(":")
         if not has_scheme(source) or os.path.exists(source):
             files += sample_images() if source == "samples" else find_images([source])

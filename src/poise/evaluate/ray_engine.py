@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from poise.cluster.connection import is_gpu
-from poise.cluster.pool import Pool
+from poise.cluster.stream import Stream
 from poise.evaluate.engines import Watch
 from poise.evaluate.units import Unit
 from poise.evaluate.worker import Finished, Worker, WorkerSettings
@@ -40,21 +40,21 @@ class RayEngine:
 
     def __init__(self, job: WorkerSettings, address: str = "") -> None:
         on_gpu = is_gpu(job.config.device)
-        self._pool = Pool(partial(UnitWorker, job), address=address, actors=job.actors, gpu=on_gpu)
-        if self._pool.gpus and not on_gpu:
-            log.warning("The device is %s, so the cluster's %d GPUs are idle.", job.config.device, self._pool.gpus)
+        self._stream = Stream(partial(UnitWorker, job), address=address, actors=job.actors, gpu=on_gpu)
+        if self._stream.gpus and not on_gpu:
+            log.warning("The device is %s, so the cluster's %d GPUs are idle.", job.config.device, self._stream.gpus)
         self._check: Callable[[], None] = lambda: None
 
     def run(self, units: Sequence[Unit], watch: Watch) -> Iterator[Finished]:
         """Yield the file of each unit, in the order of completion; if a process dies, its unit is repeated."""
         self._check = watch.check
-        for _, done in self._pool.run(units, name=lambda unit: f"the unit {unit.id}", check=watch.check):
+        for _, done in self._stream.run(units, name=lambda unit: f"the unit {unit.id}", check=watch.check):
             watch.progress(done.images)
             yield done
 
     def text_features(self, dataset: str, positions: Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Return the result of `Worker.text_features` of one process."""
-        ((_, arrays),) = self._pool.run(
+        ((_, arrays),) = self._stream.run(
             [(dataset, tuple(positions), seed)],
             method="text_features",
             arguments=lambda task: task,

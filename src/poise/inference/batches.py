@@ -16,12 +16,13 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from poise.errors import OUT_OF_MEMORY, PoiseError, is_out_of_memory
+from poise.errors import OUT_OF_MEMORY, InvalidOptionError, PoiseError, is_out_of_memory
 from poise.inference.batch_sizes import default_batch_size, in_halves
 from poise.inference.stage_times import StageTimes
 from poise.loading.overlap import map_ahead, run_stages
 from poise.loading.prepare import Preparer
 from poise.loading.sources import PlannedImage, Source, too_large
+from poise.loading.stored import stacked_features
 from poise.results import Failure
 from poise.threads import check_process
 from poise.tuning import AnyTuner
@@ -85,6 +86,15 @@ class Batch:
         return views
 
 
+@dataclass(frozen=True, eq=False)
+class Computed(Generic[Z]):
+    """The images of a batch, in order, and the result for the readable ones; None if there are none."""
+
+    group: SourceGroup
+    images: Outcomes
+    result: Z | None
+
+
 class Stages(ABC, Generic[Z]):
     """The stages of one run: `read`, `cut` and `finish`, which calls `compute`.
 
@@ -105,13 +115,13 @@ class Stages(ABC, Generic[Z]):
     def compute(self, batch: Batch) -> Z:
         """Return the result for the readable images of a batch, of which there is at least one."""
 
-    def run(self, groups: Iterable[SourceGroup], watch: Watch) -> Iterator[tuple[Outcomes, Z | None]]:
+    def run(self, groups: Iterable[SourceGroup], watch: Watch) -> Iterator[Computed[Z]]:
         """Yield the images of each batch with their result, or with None if none of them is readable."""
         check_process()
         images = 0
         watch.check()
         for parts in run_stages(self.read(groups), self.encoder.device, self.cut, self.finish):
-            images += (done := sum(len(outcomes) for outcomes, _ in parts))
+            images += (done := sum(len(part.images) for part in parts))
             watch.progress(done)
             yield from parts
             watch.check()
@@ -130,7 +140,7 @@ class Stages(ABC, Generic[Z]):
 
     def cut(self, batch: Batch) -> Batch:
         """Return the batch with its views, or without them if they do not fit beside those that are computed."""
-        if not (images := batch.readable):
+        if not (images := batch.readable) or images[0].features is not None:
             return batch
         try:
             with self.times.stage("views"):
@@ -142,15 +152,15 @@ class Stages(ABC, Generic[Z]):
                 torch.cuda.empty_cache()
         return batch
 
-    def finish(self, batch: Batch) -> list[tuple[Outcomes, Z | None]]:
+    def finish(self, batch: Batch) -> list[Computed[Z]]:
         """Compute a batch, or each of its images by itself, read again, if one of them does not fit into memory."""
         try:
-            return [(batch.images, self.compute(batch) if batch.readable else None)]
+            return [Computed(batch.group, batch.images, self.compute(batch) if batch.readable else None)]
         except PoiseError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
             if len(batch.sources) == 1:
-                return [([too_large(batch.sources[0])], None)]
+                return [Computed(batch.group, [too_large(batch.sources[0])], None)]
         alone = (self._read_again(batch.group, source) for source in batch.sources)
         return [part for single in alone for part in self.finish(self.cut(single))]
 
@@ -162,6 +172,10 @@ class Stages(ABC, Generic[Z]):
 
     def views(self, batch: Batch) -> Tensor:
         """Return the views [B, V, 3, S, S] of a batch, which gives them up."""
+        if batch.readable[0].features is not None:
+            raise InvalidOptionError(
+                "Stored features can't be answered with prompts in the image tower.", hint="Give the images themselves."
+            )
         if (views := batch.take_views()) is not None:
             return views
         return in_halves(lambda images: self._preparer.views(images, batch.group.recipe), batch.readable, torch.cat)
@@ -173,6 +187,8 @@ class Stages(ABC, Generic[Z]):
         def encode(images: list[PlannedImage]) -> Tensor:
             return self.encoder.encode_images(self._preparer.views(images, batch.group.recipe))
 
+        if (stored := stacked_features(batch.readable, self.encoder)) is not None:
+            return stored
         with self.times.stage("encoding"):
             if (views := batch.take_views()) is not None:
                 return in_halves(self.encoder.encode_images, views, torch.cat)

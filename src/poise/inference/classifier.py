@@ -235,14 +235,17 @@ class Classifier(Generic[M_co]):
             ['dict', 'Failure']
         """
         for outcome in self.predictions(images, details=details):
-            if isinstance(outcome, Failure):
-                yield outcome
-            elif self.guarantees and of_image(outcome).key in self.guarantees.images:
-                yield Failure(of_image(outcome).source, CalibrationImageError.code, KNOWN_IMAGE)
-            elif self.groups:
-                yield {row.name: self._joined(outcome, row.name, details) for row in self.methods}
-            else:
-                yield {name: self._result(part, name, details) for name, part in outcome.items()}
+            yield self.results(outcome, details=details)
+
+    def results(self, outcome: Predictions | Failure, *, details: bool = False) -> Results | Failure:
+        """Return the results of what `predictions` yields for an image."""
+        if isinstance(outcome, Failure):
+            return outcome
+        if self.guarantees and of_image(outcome).key in self.guarantees.images:
+            return Failure(of_image(outcome).source, CalibrationImageError.code, KNOWN_IMAGE)
+        if self.groups:
+            return {row.name: self._joined(outcome, row.name, details) for row in self.methods}
+        return {name: self._result(part, name, details) for name, part in outcome.items()}
 
     def predictions(self, images: Iterable[Any], *, details: bool = False) -> Iterator[Predictions | Failure]:
         """Yield the methods' answers as arrays (`poise.types.Answer`) by method, before calibration.
@@ -251,10 +254,12 @@ class Classifier(Generic[M_co]):
             images: as of a call.
             details: whether to compute all views, also where no method reads them.
         """
-        # Zero-shot uses the plain view only; the other views are needed for the details.
+        return self._predictor.run(images, views=self.read_recipe(details=details))
+
+    def read_recipe(self, *, details: bool = False) -> ViewRecipe:
+        """How images are cut into the views that the methods read: zero-shot reads the plain view only."""
         reads_views = any(method.reads_views for method in self.methods)
-        recipe = self.recipe if details or reads_views else ViewRecipe(1, self.recipe.seed)
-        return self._predictor.run(images, views=recipe)
+        return self.recipe if details or reads_views else ViewRecipe(1, self.recipe.seed)
 
     @overload
     def predict_proba(self: _One, images: Iterable[Any]) -> np.ndarray: ...  # type: ignore[overload-overlap]

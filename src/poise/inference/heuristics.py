@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from poise.errors import InvalidLabelsError, InvalidOptionError
 
@@ -36,6 +37,12 @@ def match(logits: np.ndarray, scale: float, bias: float = 0.0) -> float:
 def match_of(init_probs: np.ndarray, scale: float) -> float:
     """Return `match` of the probabilities [C] under the initial prompt."""
     return match(np.log(np.maximum(init_probs, _TINY)), scale)
+
+
+def tensor_matches(init_probs: Tensor, scale: float) -> Tensor:
+    """Return `match_of` for each row of [B, C], on its device."""
+    cosines = init_probs.clamp_min(_TINY).log() / scale
+    return -(cosines - cosines.amax(-1, keepdim=True)).exp().mean(-1).log()
 
 
 def check_reject(reject: object, labels: Sequence[str]) -> float | None:

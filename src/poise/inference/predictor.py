@@ -11,9 +11,9 @@ from torch import Tensor
 
 from poise.inference.answers import Predictions, answer_rows
 from poise.inference.batch_sizes import in_halves
-from poise.inference.batches import Batch, SourceGroup, Stages, Watch
+from poise.inference.batches import Batch, Computed, SourceGroup, Stages, Watch
 from poise.loading.prepare import Preparer
-from poise.loading.sources import Source
+from poise.loading.sources import PlannedImage, Source
 from poise.results import Failure
 from poise.tuning import AnyTuner
 from poise.tuning.answer import stacked
@@ -21,8 +21,9 @@ from poise.types import Answer, DualEncoder
 from poise.views.recipe import ViewRecipe
 
 S = TypeVar("S", bound=Stages)
+Answers = tuple[dict[str, Answer[Tensor]], Tensor]  # by method, and the text features [1, C, D] under the init
 
-_NOT_FINITE = (
+NOT_FINITE = (
     "The model's output for this image is not finite, even without tuning. Use dtype float32, or check the weights."
 )
 
@@ -83,24 +84,26 @@ class Predictor:
             texts: whether to return each image's tuned text features.
             watch: callbacks.
         """
-        for images, answers in self._stages(_Answers).run(groups, watch or Watch()):
-            rows = iter(answer_rows(*answers, texts=texts) if answers else ())
-            for image in images:
-                if isinstance(image, Failure):
-                    yield image
-                elif (row := next(rows)) is None:
-                    yield Failure(image.source, "non_finite", _NOT_FINITE)
-                else:
-                    known: dict[str, Any] = {"source": image.source, "notes": image.notes, "key": image.key}
-                    yield {name: replace(part, **known) for name, part in row.items()}
+        for batch in self.batches(groups, watch=watch):
+            yield from outcomes(batch.images, batch.result, texts=texts)
+
+    def batches(self, groups: Iterable[SourceGroup], *, watch: Watch | None = None) -> Iterator[Computed[Answers]]:
+        """Yield the answers of `run_groups` batch by batch, on the encoder's device."""
+        return self._stages(_Answers).run(groups, watch or Watch())
+
+    def feature_batches(self, groups: Iterable[SourceGroup]) -> Iterator[Computed[Tensor]]:
+        """Yield unit features [B, V, D] batch by batch, on the CPU."""
+        return self._stages(_Features).run(groups, Watch())
+
+    def answer_stored(self, features: Tensor) -> Answers:
+        """Return the answers by method for unit features [B, V, D], and the class text features under the init."""
+        assert self.tuner is not None, "this predictor was made without a tuner"
+        return _predict(self.tuner, features), self.tuner.texts.init_features()
 
     def answer(self, features: Tensor) -> Iterator[Predictions | None]:
         """Yield the answers by method for unit features [N, V, D]; None for an image whose output is not finite."""
-        assert self.tuner is not None, "this predictor was made without a tuner"
-        size = self._stages(_Answers).batch_size(ViewRecipe(features.shape[1]))
-        for part in features.split(size):
-            answers = _predict(self.tuner, part.to(self.encoder.device))
-            yield from answer_rows(answers, self.tuner.texts.init_features())
+        for part in features.split(self._stages(_Answers).batch_size(ViewRecipe(features.shape[1]))):
+            yield from answer_rows(*self.answer_stored(part.to(self.encoder.device)))
 
     def features(self, sources: Iterable[Source]) -> Iterator[Tensor | Failure]:
         """Yield each image's unit features [V, D], on the CPU."""
@@ -119,18 +122,34 @@ class Predictor:
     def _tensors(
         self, stages: Stages[Tensor], sources: Iterable[Source], views: ViewRecipe | None
     ) -> Iterator[Tensor | Failure]:
-        for images, tensors in stages.run([self._group(sources, views)], Watch()):
+        for batch in stages.run([self._group(sources, views)], Watch()):
+            tensors = batch.result
             if tensors is not None and tensors.is_cuda:
                 tensors.record_stream(torch.cuda.current_stream(tensors.device))
             rows: Iterator[Tensor] = iter(() if tensors is None else tensors)
-            for image in images:
+            for image in batch.images:
                 yield image if isinstance(image, Failure) else next(rows)
 
 
-class _Answers(Stages[tuple[dict[str, Answer[Tensor]], Tensor]]):
+def outcomes(
+    images: Iterable[PlannedImage | Failure], answers: Answers | None, *, texts: bool = False
+) -> Iterator[Predictions | Failure]:
+    """Yield the answers of each image of a batch, read back to the host, or why it has none."""
+    rows = iter(answer_rows(*answers, texts=texts) if answers else ())
+    for image in images:
+        if isinstance(image, Failure):
+            yield image
+        elif (row := next(rows)) is None:
+            yield Failure(image.source, "non_finite", NOT_FINITE)
+        else:
+            known: dict[str, Any] = {"source": image.source, "notes": image.notes, "key": image.key}
+            yield {name: replace(part, **known) for name, part in row.items()}
+
+
+class _Answers(Stages[Answers]):
     """The answers by method, and the class text features [1, C, D] under the initial prompt."""
 
-    def compute(self, batch: Batch) -> tuple[dict[str, Answer[Tensor]], Tensor]:
+    def compute(self, batch: Batch) -> Answers:
         tuner = batch.group.tuner()
         assert tuner is not None, "this predictor was made without a tuner"
         inputs = self.views(batch) if tuner.reads == "views" else self.features(batch)

@@ -13,8 +13,8 @@ from poise.inference.heuristics import UNKNOWN, match_of
 from poise.results import Details, Result
 from poise.types import Answer, DualEncoder
 
-_EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
-_ONE_LABEL = "there is one label only, so its probability is 1 for any image"
+EMPTY = "no label is probable enough for the prediction set, so it contains the most probable one"
+ONE_LABEL = "there is one label only, so its probability is 1 for any image"
 
 
 def to_result(
@@ -29,7 +29,7 @@ def to_result(
 ) -> Result:
     """Return one method's answer for one image, calibrated if there are guarantees."""
     probs = answer.probs
-    added: dict[str, Any] = {"notes": answer.notes + ((_ONE_LABEL,) if len(labels) == 1 else ())}
+    added: dict[str, Any] = {"notes": answer.notes + ((ONE_LABEL,) if len(labels) == 1 else ())}
     if guarantees:
         probs, calibrated = guarantees.answer(method, answer.probs, answer.key)
         added |= {
@@ -39,7 +39,7 @@ def to_result(
         }
         if guarantees.coverage is not None:
             added["prediction_set"], empty = calibrated.set_at(guarantees.coverage)
-            added["notes"] += (_EMPTY,) if empty else ()
+            added["notes"] += (EMPTY,) if empty else ()
     if tree is not None:
         values, path = tree.probabilities(probs[None])[0, len(labels) :], tree.descend(answer.probs[None])
         added["nodes"] = _ranked(tree.names[len(labels) :], values)

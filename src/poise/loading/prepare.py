@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from poise.cores import available_cores
+from poise.data.items import Item
+from poise.data.stored_features import FeatureRow, Made
 from poise.errors import ReaderProcessError, is_out_of_memory
 from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import READABLE_ELSEWHERE, PlannedImage, Source, name_of, read_planned, too_large
+from poise.loading.stored import check_made
 from poise.results import Failure
 from poise.text import counted
 from poise.types import DualEncoder
@@ -37,9 +40,13 @@ class Preparer:
         self._use_processes = processes
         self._processes: Future[ReaderProcesses] | None = None
         self._lock = threading.Lock()
+        self._checked: tuple[Made, ViewRecipe] | None = None
 
     def prepare(self, source: Source, recipe: ViewRecipe, number: int) -> PlannedImage | Failure:
         """Read and plan image ``number`` of a run; cut its views too, unless the device does that."""
+        if isinstance(source, Item) and isinstance(source.read, FeatureRow):
+            self._check_stored(source.read.block().made, recipe)
+            return read_planned(source, recipe)
         processes = self._started_processes(number) if isinstance(source, READABLE_ELSEWHERE) else None
         try:
             image = processes.run(read_planned, source, recipe) if processes else read_planned(source, recipe)
@@ -66,6 +73,12 @@ class Preparer:
         readers = f"{self.workers} {'processes' if processes else 'threads'}"
         views = f"{counted(recipe.views, 'view')} per image cut by {engine} (view engine {recipe.engine})"
         return f"batches of {batch}, {views}, read by {readers}; torch uses {torch.get_num_threads()} threads"
+
+    def _check_stored(self, made: Made, recipe: ViewRecipe) -> None:
+        """Check once whether the model and the views of stored features are those that are asked for."""
+        if (made, recipe) != self._checked:
+            check_made(made, self.encoder, recipe)
+            self._checked = made, recipe
 
     def _started_processes(self, number: int) -> ReaderProcesses | None:
         """Return the processes if they should read image ``number`` of a run and are ready."""

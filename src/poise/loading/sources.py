@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from poise.data.items import Item
+from poise.data.stored_features import FeatureRow
 from poise.errors import OUT_OF_MEMORY, PoiseError, reason_of
 from poise.images import LoadedImage, read_image
 from poise.results import Failure
@@ -24,18 +25,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class NamedBytes:
-    """An encoded image and its name in results."""
+NO_PIXELS = np.empty((0, 0, 3), np.uint8)
+NO_PLAN = ViewPlan((0, 0), np.empty((0, 4), np.int64), np.empty(0, bool))
 
-    name: str
-    content: bytes
-
-
-# What `read_image` takes (a path, bytes, a PIL image, a NumPy array, a uint8 tensor), a dataset's `Item`, `NamedBytes`,
+# What `read_image` takes (a path, bytes, a PIL image, a NumPy array, a uint8 tensor), an `Item`,
 # an image that is already loaded, or a failure, which is passed on unchanged.
 Source = Any
-READABLE_ELSEWHERE = (str, Path, bytes, Item, NamedBytes)  # sources that another process can read
+READABLE_ELSEWHERE = (str, Path, bytes, Item)  # sources that another process can read
 
 
 @dataclass(frozen=True)
@@ -48,10 +44,11 @@ class PlannedImage:
     key: str = ""  # hash of the pixels
     notes: tuple[str, ...] = ()  # changes beyond decoding
     views: Tensor | None = None  # [V, 3, S, S], unless the device cuts them
+    features: np.ndarray | None = None  # [V, D] float16, of an image that was encoded before
 
     def without_pixels(self) -> PlannedImage:
         """Return a copy without the arrays, which take memory."""
-        return replace(self, pixels=np.empty((0, 0, 3), np.uint8), views=None)
+        return replace(self, pixels=NO_PIXELS, views=None)
 
 
 def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
@@ -59,6 +56,8 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
     if isinstance(source, Failure):
         return source
     try:
+        if isinstance(source, Item) and isinstance(source.read, FeatureRow):
+            return stored_image(source.id, source.read, recipe.views)
         image = _load(source)
         return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.key, image.notes)
     except PoiseError as error:
@@ -69,13 +68,20 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
         return too_large(source)
 
 
+def stored_image(name: str, row: FeatureRow, views: int) -> PlannedImage | Failure:
+    """Return an image that was encoded before, with the first views of those that are stored."""
+    found = row.block()
+    if (failure := found.failures[row.row]) is not None:
+        return Failure(name, *failure)
+    key, notes = found.keys[row.row], tuple(found.notes[row.row])
+    return PlannedImage(name, NO_PIXELS, NO_PLAN, key, notes, features=found.features[row.row, :views])
+
+
 def _load(source: Source) -> LoadedImage:
     if isinstance(source, LoadedImage):
         return source
     if isinstance(source, Item):
         return replace(read_image(source.source(), name=source.id), source=source.id)
-    if isinstance(source, NamedBytes):
-        return read_image(source.content, name=source.name)
     return read_image(source)
 
 
@@ -89,8 +95,6 @@ def name_of(source: Source) -> str:
     """Return the name of a source in results."""
     if isinstance(source, Item):
         return source.id
-    if isinstance(source, NamedBytes):
-        return source.name
     if isinstance(source, LoadedImage | Failure):
         return source.source
     if isinstance(source, str | Path):

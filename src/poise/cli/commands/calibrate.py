@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.commands.listing import show
+from poise.cli.input.job_options import stored_in, with_stored
 from poise.cli.input.label_list import read_drawn
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.number_files import read_table, read_truth
@@ -40,7 +41,9 @@ def calibrate(
     ctx: typer.Context,
     images: Annotated[
         Path | None,
-        typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label."),
+        typer.Argument(
+            help="Folder with one subfolder per label, CSV file with the columns path and label, or labelled features."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Output file (JSON), for `poise classify --calibration`.")],
     labels: Annotated[
@@ -92,6 +95,7 @@ def calibrate(
         if numbers:
             calibration = _of_numbers(numbers, names, limits)
         elif images is not None:
+            options = with_stored(ctx, options, stored_in(images))
             calibration = _of_images(images, names, options, quiet, limits)
         else:
             raise InvalidOptionError(

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poise.cli.input.job_options import (
+    SOURCES,
+    DryRun,
+    MetricsPort,
+    Price,
+    engine_of,
+    is_folder,
+    on_driver,
+    stored_features,
+    with_stored,
+)
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import (
     Actors,
@@ -24,20 +36,20 @@ from poise.cli.input.shared_options import (
 )
 from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.cost_note import cost_note
+from poise.cli.output.job_output import HowToRun, run_job
 from poise.cli.output.still_valid import StillValid
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
 from poise.progress import watched
-from poise.results import Failure
 
 if TYPE_CHECKING:
     from poise.data.sources import Shard
-    from poise.inference.classifier import Classifier
-    from poise.inference.ray_classifier import ClusterClassifier
+    from poise.data.stored_features import Made
+    from poise.jobs.answer_table import Shown
 
 
-Format = StrEnum("Format", ["table", "json", "jsonl", "csv"])
+Format = StrEnum("Format", ["table", "json", "jsonl", "csv", "parquet"])
 
 
 @takes_options(
@@ -50,24 +62,28 @@ def classify(
     ctx: typer.Context,
     images: Annotated[
         list[str],
-        typer.Argument(
-            help="Image files, folders or glob patterns; wds:SHARDS.tar, parquet:TABLES, list:FILE or hf:NAME; "
-            "'samples' for five example images."
-        ),
+        typer.Argument(help=f"{SOURCES[:-1]}, or the folder of `poise embed`."),
     ],
     labels: Labels = None,
     labels_file: LabelsFile = None,
     options: Chosen,
     threads: Threads = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default="stdout")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the rows to this file; FOLDER/ (with a slash, or remote): as Parquet parts, one per shard.",
+            show_default="stdout",
+        ),
+    ] = None,
     sort_into: Annotated[
         Path | None,
         typer.Option(help="Copy each image into a folder with its label's name; into 'unsure' if it is not answered."),
     ] = None,
     links: Annotated[bool, typer.Option(help="With --sort-into: make symbolic links instead of copies.")] = False,
     resume: Annotated[
-        bool, typer.Option(help="With --format jsonl: skip images that --out has rows for; other settings are refused.")
+        bool,
+        typer.Option(help="With jsonl or FOLDER/: skip what --out has already; other settings are refused."),
     ] = False,
     top_k: Annotated[
         int | None, typer.Option(min=1, help="Probabilities per row in json, jsonl and csv.", show_default="all")
@@ -78,12 +94,16 @@ def classify(
     quiet: Quiet = False,
     verbose: Verbose = False,
     details: Annotated[bool, typer.Option(help="With --format json or jsonl: add intermediate results.")] = False,
+    dry_run: DryRun = False,
+    price: Price = None,
+    metrics_port: MetricsPort = None,
     engine: Engine = EngineName.local,
     address: Address = "",
     actors: Actors = 0,
 ) -> None:
     """Classify images and print a label and its confidence for each."""
-    _check_together(ctx.params)
+    parts = is_folder(out) or output is Format.parquet
+    _check_together(ctx.params, parts=parts)
     names = None
     known = options["calibration"] is not None or options["model"].startswith("onnx:")  # whether a file has labels
     if not known or labels is not None or labels_file is not None:
@@ -91,10 +111,13 @@ def classify(
     from poise import methods
     from poise.data.opening import open_images
     from poise.data.sources import are_files, read_shard
+    from poise.jobs.answer_table import Shown
     from poise.loading.sources import name_of
 
     shards = open_images(images)
 
+    features = stored_features(shards)
+    options = with_stored(ctx, options, features)
     options = stored_options(ctx, {**options, "method": methods.expand(options["method"])}, names)
     options["views"] = _chosen_views(options, shards, quiet)
     chosen = list(options["method"])
@@ -102,39 +125,95 @@ def classify(
     if sort_into is not None:
         sorted_images.check_sorting(chosen, files=are_files(shards))
         sorting = sorted_images.SortedImages(sort_into, _answers(options), links=links)
-    classifier = _classifier(options, engine, address, actors)
+    if parts:
+        how = HowToRun(
+            engine_of(engine, address, actors, options["device"]), resume, dry_run, price, metrics_port, quiet, verbose
+        )
+        made = None if features is None else features.made
+        _write_parts(shards, options, str(out), Shown(top_k or Shown.top_k, threshold), how, made)
+        return
+    from poise.inference.classifier import Classifier
+
+    classifier: Classifier[Any] = Classifier(**options)
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
     with ExitStack() as held:
-        if out is not None and output is Format.jsonl:
-            held.enter_context(only_writer(out))
+        file = None if out is None else Path(out)
+        if file is not None and output is Format.jsonl:
+            held.enter_context(only_writer(file))
             rows = row_settings.settings(options, classifier, top_k=top_k, threshold=threshold, details=details)
-            row_settings.begin(out, rows, resume=resume)
-        finished = sink.finished(out, chosen) if resume else frozenset()
+            row_settings.begin(file, rows, resume=resume)
+        finished = sink.finished(file, chosen) if resume else frozenset()
         total = _count(shards, finished)
-        if engine is EngineName.local and (note := cost_note(classifier, total)):
+        if note := cost_note(classifier, total):
             remark(note, quiet=quiet)
-        items: Any = (item for shard in shards for item in read_shard(shard) if name_of(item) not in finished)
-        if engine is EngineName.ray:
-            items = [Path(item.source) if isinstance(item, Failure) else Path(str(item.read)) for item in items]
+        items = (item for shard in shards for item in read_shard(shard) if name_of(item) not in finished)
         outcomes = watched(classifier.each(items, details=details), total, quiet=quiet)
         if options["calibration"] is not None:
             valid = StillValid(options["calibration"], chosen[0])
             held.callback(valid.say, verbose=verbose)  # last, also where images failed
             outcomes = valid.passed_on(outcomes)
-        rows_go_to = sink.Sink(output.value, columns, out, append=resume, sorting=sorting)
+        rows_go_to = sink.Sink(output.value, columns, file, append=resume, sorting=sorting)
         sink.write_rows(outcomes, total, rows_go_to, quiet=quiet)
 
 
-def _check_together(options: dict[str, Any]) -> None:
+def _check_together(options: dict[str, Any], *, parts: bool) -> None:
     """Refuse options that don't fit together."""
-    if options["resume"] and (options["out"] is None or options["output"] != Format.jsonl):
-        raise InvalidOptionError("--resume continues a file of JSON lines.", hint="Add --format jsonl --out FILE.")
+    if not parts:
+        _check_rows(options)
+    elif options["output"] not in (Format.table, Format.parquet) or options["out"] is None:
+        raise InvalidOptionError(
+            "--out FOLDER/ has parts in Parquet, and --format parquet needs it.",
+            hint="Leave --format out; `poise collect` makes other files of the parts.",
+        )
+    elif options["sort_into"] is not None or options["details"]:
+        raise InvalidOptionError(
+            "--sort-into and --details don't go with --out FOLDER/.", hint="Use --format jsonl, or leave them out."
+        )
     if options["threshold"] is not None and options["max_error"] is not None:
         raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
     if options["links"] and options["sort_into"] is None:
         raise InvalidOptionError("--links goes with --sort-into.", hint="Add it, or leave --links out.")
     if options["engine"] != EngineName.ray and (options["address"] or options["actors"]):
         raise InvalidOptionError("--address and --actors require --engine ray.", hint="Add it, or leave them out.")
+
+
+def _check_rows(options: dict[str, Any]) -> None:
+    """Refuse options of jobs where rows go to one file, or to stdout."""
+    if options["resume"] and (options["out"] is None or options["output"] != Format.jsonl):
+        raise InvalidOptionError(
+            "--resume continues a file of JSON lines, or a folder of parts.",
+            hint="Add --format jsonl --out FILE, or --out FOLDER/.",
+        )
+    for name in ("dry_run", "price", "metrics_port"):
+        if options[name]:
+            raise InvalidOptionError(
+                f"--{name.replace('_', '-')} goes with --out FOLDER/.", hint="Add it, or leave it out."
+            )
+    if options["engine"] == EngineName.ray:
+        raise InvalidOptionError(
+            "The workers of --engine ray write a folder of parts.",
+            hint="Add --out FOLDER/, on storage that all of them reach; `poise collect` makes one file of it.",
+        )
+
+
+def _write_parts(
+    shards: Sequence[Shard], options: dict[str, Any], out: str, shown: Shown, how: HowToRun, made: Made | None
+) -> None:
+    """Classify shards into a folder of parts; ``made`` says how stored features were made."""
+    from dataclasses import asdict
+
+    from poise.inference.classifier import Classifier
+    from poise.jobs.workers import AnswerJob, AnswerWorker
+    from poise.loading.stored import check_made
+
+    job = AnswerJob(out, options, shown)
+    placed = on_driver(options["dtype"]) if how.engine.name == "ray" else {}
+    classifier: Classifier[Any] = Classifier(**{**options, **placed})
+    if made is not None:
+        check_made(made, classifier.encoder, classifier.read_recipe())
+    manifest = {"format": "poise-answers/1", "settings": row_settings.settings(options, classifier, **asdict(shown))}
+    worker = partial(AnswerWorker, job, classifier)
+    run_job(job, shards, manifest, how, worker=worker, calibration=options["calibration"])
 
 
 def _count(shards: Sequence[Shard], finished: Container[str]) -> int:
@@ -160,18 +239,6 @@ def _chosen_views(options: dict[str, Any], shards: Sequence[Shard], quiet: bool)
     choice = choose_views(Classifier(**{**options, "views": FULL}), sample(shards, MOST))
     remark(f"--views auto: {choice.reason}", quiet=quiet)
     return choice.views
-
-
-def _classifier(
-    options: dict[str, Any], engine: EngineName, address: str, actors: int
-) -> Classifier | ClusterClassifier:
-    if engine is EngineName.ray:
-        from poise.inference.ray_classifier import ClusterClassifier
-
-        return ClusterClassifier(options, address=address, actors=actors)
-    from poise.inference.classifier import Classifier
-
-    return Classifier(**options)
 
 
 def _answers(options: dict[str, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 from pathlib import Path
+from typing import Any
 
 from poise.errors import InvalidDatasetError, reason_of
 from poise.files import read_bounded
@@ -13,14 +14,17 @@ from poise.files import read_bounded
 MAX_ROWS = 1_000_000  # of a CSV file
 
 
-def read_labelled(images: Path) -> tuple[list[Path], list[str], list[str]]:
-    """Return the paths of the images, their labels, and the labels in order."""
+def read_labelled(images: Path) -> tuple[list[Any], list[str], list[str]]:
+    """Return the paths of the images (or their stored features), their labels, and the labels in order."""
     if images.is_dir():
         from poise.data import open_dataset
+        from poise.data.stored_features import has_features
 
-        found = open_dataset(f"folder:{images}")
+        stored = has_features(str(images))
+        found = open_dataset(f"{'features' if stored else 'folder'}:{images}")
         truth = [found.classes[item.label] for item in found.items]
-        return [Path(str(item.source())) for item in found.items], truth, list(found.classes)
+        items = [item if stored else Path(str(item.source())) for item in found.items]
+        return items, truth, list(found.classes)
     hint = "Give a folder with one subfolder per label, or a CSV file in UTF-8 whose first line is: path,label"
     try:
         reader = csv.DictReader(io.StringIO(read_bounded(images).decode("utf-8-sig"), newline=""))

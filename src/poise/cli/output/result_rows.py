@@ -9,9 +9,9 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from poise.report.tables.formats import render
 from poise.report.tables.table import Cell, Line, Table, Tone
@@ -21,7 +21,6 @@ from poise.text import safe_cell
 Value = Callable[["Result"], object]
 
 
-_OWN_THRESHOLD = "Nothing is guaranteed: the threshold is your own."
 _IN_SET = 5  # labels of a prediction set that the table shows
 _WIDE = 110  # columns; a terminal with fewer shows the size of sets with more than two labels
 _DISPENSABLE = ("entropy", "margin", "match", "raw", "next", "method")  # in a narrow terminal; the method if it is one
@@ -90,18 +89,8 @@ class Columns:
             return outcome
         threshold = self.threshold
         return {
-            name: outcome[name] if threshold is None else _decided(outcome[name], threshold) for name in self.methods
+            name: outcome[name] if threshold is None else outcome[name].decided_at(threshold) for name in self.methods
         }
-
-
-def _decided(result: Result, threshold: float) -> Result:
-    answered, added = result.confidence >= threshold, dict[str, Any]()
-    if result.path is not None:
-        known = {**result.probabilities, **(result.nodes or {})}
-        reached = [node for node in result.path if known[node] >= threshold]
-        answered, added = bool(reached), {"node": reached[-1] if reached else None, "depth": len(reached)}
-    decision: Literal["answer", "abstain"] = "answer" if answered and result.rejected is None else "abstain"
-    return replace(result, decision=decision, threshold=threshold, guarantee=_OWN_THRESHOLD, **added)
 
 
 def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:

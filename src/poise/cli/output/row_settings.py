@@ -14,7 +14,6 @@ from poise.options import rows as option_rows
 
 FORMAT = "poise-rows/1"
 _NOT_COMPARED = ("device", "batch_size", "method", "calibration")  # differ by rounding only, or are stored otherwise
-_KNOWN_LATER = ("fingerprint", "init_hash")  # None where workers of a cluster load the model
 
 
 def settings_file(rows: Path) -> Path:
@@ -31,25 +30,22 @@ def settings(options: Mapping[str, Any], classifier: Any, **shown: Any) -> dict[
 
     Args:
         options: those of `poise.Classifier`.
-        classifier: made with them; a `Classifier` identifies the model, a `ClusterClassifier` does not.
+        classifier: made with them, which identifies the model.
         shown: options of the rows alone, such as the number of probabilities.
     """
     from poise import methods
-    from poise.inference.classifier import Classifier
     from poise.inference.guarantees import conditions_of
 
     calibration = options.get("calibration")
     found = {
         "format": FORMAT,
         **{row.name: options.get(row.name) for row in option_rows(Options) if row.name not in _NOT_COMPARED},
-        **dict.fromkeys(_KNOWN_LATER),
         "methods": {name: methods.get(name).settings() for name in options["method"]},
         "calibration": calibration and checksum(json.dumps(calibration.to_dict(), sort_keys=True).encode()),
         **shown,
     }
-    if isinstance(classifier, Classifier):
-        now = conditions_of(classifier)
-        found |= {"fingerprint": now.fingerprint, "init_hash": now.init_hash, "template": now.template}
+    now = conditions_of(classifier)
+    found |= {"fingerprint": now.fingerprint, "init_hash": now.init_hash, "template": now.template}
     return dict(json.loads(json.dumps(found, default=str)))
 
 
@@ -66,11 +62,7 @@ def begin(rows: Path, now: Mapping[str, Any], *, resume: bool) -> None:
         return
     from poise.evaluate.storage.run_folder import differences
 
-    stored = _read(rows)
-    unknown = {name for name in _KNOWN_LATER if None in (stored.get(name), now.get(name))}
-    unknown |= {"template"} if unknown and None in (stored.get("template"), now.get("template")) else set()
-    ours, theirs = ({key: value for key, value in side.items() if key not in unknown} for side in (now, stored))
-    if changed := differences(ours, theirs):
+    if changed := differences(now, _read(rows)):
         raise RunConflictError(
             f"The rows of '{rows}' were made with other settings (stored -> now): {'; '.join(changed)}.",
             hint="Repeat the first command, or give another --out.",

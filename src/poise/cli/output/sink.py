@@ -138,7 +138,7 @@ def finished(path: Path | None, methods: list[str]) -> frozenset[str]:
 def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool = False) -> None:
     """Write all outcomes, or those so far if the work stops early."""
     try:
-        with _sigterm_raises():
+        with sigterm_raises():
             for outcome in outcomes:
                 sink.add(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are kept
@@ -147,7 +147,7 @@ def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool =
             typer.echo(f"poise: stopped after {sink.done} of {counted(total, 'image')}.", err=True)
         if isinstance(stop, PoiseError):
             raise
-        raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, _Terminated) else INTERRUPTED) from None
+        raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, Terminated) else INTERRUPTED) from None
     sink.close()
     if sink.path or sink.sorting or sink.failed or len({what for _, what in sink.decisions}) > 1:
         remark(f"{sink.summary()}.", quiet=quiet)
@@ -155,16 +155,16 @@ def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool =
         raise typer.Exit(NOTHING_DONE if sink.failed == sink.done else SOME_FAILED)
 
 
-class _Terminated(KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
     """SIGTERM was received."""
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
+def sigterm_raises() -> Iterator[None]:
     """Let SIGTERM stop the work as Ctrl-C does, so that finished rows are kept."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        raise _Terminated
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
