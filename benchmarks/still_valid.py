@@ -1,7 +1,8 @@
 """How soon `Calibration.monitor` notices other images: ``python benchmarks/still_valid.py --data DATA``.
 
-DATA holds `folders/pets` and Caltech101 in CoOp's layout. Pets are drawn at random; a split takes 100 of them as
-calibration images, and shows the others, unchanged and changed, and images of Caltech101 to a monitor, in random order.
+DATA holds `folders/pets`, `folders/cifar100` and Caltech101 in CoOp's layout. Pets are drawn at random; a split takes 100
+of them as calibration images, and shows the others, unchanged and changed, and images of other datasets to a monitor, in
+random order. "sketch" is an image of edges; "other camera" is darker, warmer, noisy and compressed (JPEG, quality 20).
 In the row "blur 4 after 100", the first 100 images are unchanged. Images to the alarm are counted from the change on,
 and an alarm before it counts as none; the median is over the streams with an alarm. Coverage is that of 90 % sets.
 """
@@ -9,12 +10,13 @@ and an alarm before it counts as none; the median is over the streams with an al
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageFilter
+from PIL import Image, ImageFilter, ImageOps
 
 import poise
 from poise.calibration import Monitor, quantile, scores
@@ -25,7 +27,11 @@ CHANGES = {
     "grey": lambda image: image.convert("L").convert("RGB"),
     "blur 2": lambda image: image.filter(ImageFilter.GaussianBlur(2)),
     "blur 4": lambda image: image.filter(ImageFilter.GaussianBlur(4)),
+    "sketch": lambda image: ImageOps.invert(image.convert("L").filter(ImageFilter.FIND_EDGES)).convert("RGB"),
+    "32 pixels": lambda image: image.resize((32, 32), Image.Resampling.BOX).resize(image.size),
+    "other camera": lambda image: other_camera(image),
 }
+OTHERS = ("Caltech101", "CIFAR-100")
 
 
 def main() -> None:
@@ -45,6 +51,9 @@ def main() -> None:
     classify = poise.Classifier(labels, method="zero-shot")
     found = {name: answers(classify, pets, change) for name, change in CHANGES.items()}
     found["Caltech101"] = answers(classify, other[: options.images - CALIBRATION], CHANGES["none"])
+    small = sorted((options.data / "folders" / "cifar100").rglob("*.png"))
+    random.Random(0).shuffle(small)
+    found["CIFAR-100"] = answers(classify, small[: options.images - CALIBRATION], CHANGES["none"])
     print(f"| images | alarm in % of {options.splits} streams | images to the alarm | coverage |\n|---|--:|--:|--:|")
     for name in (*found, "blur 4 after 100"):
         rang = [one_stream(found, name, seed) for seed in range(options.splits)]
@@ -59,6 +68,15 @@ def answers(classify: poise.Classifier, paths: list[Path], change) -> list[poise
     return [outcome["zero-shot"] for outcome in classify.each(images)]
 
 
+def other_camera(image: Image.Image) -> Image.Image:
+    """Return the image as a cheap camera in warm light might give it."""
+    pixels = (np.asarray(image, dtype=np.float64) / 255) ** 1.6 * [1.0, 0.85, 0.65]
+    pixels += np.random.default_rng(image.size).normal(0, 0.04, pixels.shape)
+    stream = io.BytesIO()
+    Image.fromarray((255 * pixels.clip(0, 1)).astype(np.uint8)).save(stream, "JPEG", quality=20)
+    return Image.open(stream).convert("RGB")
+
+
 def order(found: dict, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The calibration images of a split, and the others."""
     shuffled = np.random.default_rng(seed).permutation(len(found["none"]))
@@ -71,7 +89,7 @@ def one_stream(found: dict, name: str, seed: int) -> int | None:
     known = [found["none"][at] for at in first]
     changed, _, before = name.partition(" after ")
     same = int(before or 0)
-    if name == "Caltech101":
+    if name in OTHERS:
         stream = list(np.random.default_rng(seed).permutation(np.array(found[name], dtype=object)))
     else:
         stream = [found["none"][at] for at in rest[:same]] + [found[changed][at] for at in rest[same:]]

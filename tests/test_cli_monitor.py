@@ -120,3 +120,18 @@ def test_other_mistakes(place: Path, tmp_path: Path) -> None:
     assert "ends in .svg" in str(run("monitor", calibration, rows, "--figure", "x.png").exception)
     assert "alpha is 2" in str(run("monitor", calibration, rows, "--alpha", 2).exception)
     assert isinstance(run("monitor", calibration, rows, "--method", "tpt").exception, UnknownNameError)
+
+
+def test_labels_that_come_later(place: Path, tmp_path: Path) -> None:
+    assert classify(place, "same", "--coverage", 0.8).exit_code == 0
+    rows = [json.loads(line) for line in (place / "same.jsonl").read_text("utf-8").splitlines()]
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\n" + "".join(f"{row['source']},{row['label']}\n" for row in rows[:10]), "utf-8")
+    command = ("monitor", place / "calibration.json", place / "same.jsonl", "--truth", labels)
+    found = run(*command, "--coverage", 0.8)
+    assert found.exit_code == 0, (found.output, found.exception)
+    assert "No sign after 10 labelled images that sets contain the correct label less often" in found.stdout
+    labels.write_text("path,label\nelsewhere.png,cat\n", "utf-8")
+    assert "None of the images has a label" in str(run(*command).exception)
+    assert "--coverage and --max-error need labels" in str(run(*command[:3], "--coverage", 0.8).exception)
+    assert "--figure shows the test without labels" in str(run(*command, "--figure", tmp_path / "a.svg").exception)

@@ -28,9 +28,9 @@ SOON = 60.0  # seconds; a generous limit for what takes milliseconds
 LABELS = ["cat", "dog", "car"]
 
 
-def png(seed: int, size: int = 24) -> bytes:
+def png(seed: int, size: int = 24, darker: int = 1) -> bytes:
     """An image of noise."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), np.uint8)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), np.uint8) // darker
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")
     return stream.getvalue()

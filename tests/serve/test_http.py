@@ -243,12 +243,25 @@ def calibrated() -> Iterator[Live]:
 
 def test_a_calibrated_server(calibrated: Live) -> None:
     image = base64.b64encode(png(99)).decode()
-    answer = calibrated.post("/v1/classify", json={"image": image}).json()
+    sent = calibrated.post("/v1/classify", json={"image": image})
+    assert float(sent.headers["x-poise-evidence"]) > 0
+    assert _sample(calibrated.get("/metrics").text, "poise_exchangeability_evidence") > 0
+    answer = sent.json()
     (result,) = answer["results"].values()
     assert answer["calibrated"] is True
     assert result["prediction_set"]
     assert result["raw_confidence"] is not None
     assert calibrated.get("/v1/models").json()["models"][0]["labels"] == ["cat", "dog"]
+
+
+def test_a_server_notices_other_images(calibrated: Live) -> None:
+    """It was calibrated with brighter ones."""
+    before = _sample(calibrated.get("/metrics").text, "poise_exchangeability_evidence")
+    images = [base64.b64encode(png(seed, darker=16)).decode() for seed in range(24)]
+    for some in (images[:12], images[12:]):
+        sent = calibrated.post("/v1/batch", json={"images": some})
+        assert sent.status_code == 200, sent.text
+    assert float(sent.headers["x-poise-evidence"]) > 10 * before
 
 
 @pytest.mark.parametrize("change", [{"labels": ["cat", "cow"]}, {"labels": ["dog", "cat"]}, {"template": "{}"}])
@@ -262,6 +275,7 @@ def test_other_labels_are_answered_without_calibration_only_if_asked_for(
     answer = calibrated.post("/v1/classify", json={**sent, "uncalibrated": True})
     assert answer.status_code == 200, answer.text
     assert answer.json()["calibrated"] is False
+    assert "x-poise-evidence" not in answer.headers
     (result,) = answer.json()["results"].values()
     assert result["raw_confidence"] is None
     assert result["prediction_set"] is None

@@ -28,6 +28,7 @@ from poise.calibration.plan import Drawn, Plan, plan_labels
 from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
 from poise.calibration.tree import Tree
+from poise.calibration.truth_monitor import TruthMonitor
 
 __all__ = [
     "Answered",
@@ -48,6 +49,7 @@ __all__ = [
     "PredictionSets",
     "Score",
     "Tree",
+    "TruthMonitor",
     "assess",
     "calibrate_probabilities",
     "calibrator_from",

@@ -216,14 +216,19 @@ def quantile(scores: ArrayLike, coverage: float) -> float:
     0.9
     """
     values = np.asarray(scores, dtype=np.float64)
-    level = exact_level("coverage", coverage)
+    exact_level("coverage", coverage)
     if values.ndim != 1 or np.isnan(values).any():
         raise InvalidOptionError(
             f"Scores of shape {values.shape} were given, or some are not numbers.",
             hint="Give the scores of the true classes, one per image.",
         )
-    rank = -int(-(len(values) + 1) * level // 1)
+    rank = covering_rank(len(values), coverage)
     return float(np.partition(values, rank - 1)[rank - 1]) if rank <= len(values) else float("inf")
+
+
+def covering_rank(images: int, coverage: float) -> int:
+    """Return k = ceil((n + 1) coverage), the rank of the quantile among the scores of n images."""
+    return -int(-(images + 1) * exact_level("coverage", coverage) // 1)
 
 
 def class_quantiles(scores: ArrayLike, labels: ArrayLike, classes: int, coverage: float) -> ClassQuantiles:

@@ -12,6 +12,7 @@ where later ones lie, so that the mean of the two capitals is no martingale. Eac
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from poise.text import counted
 JUMP = 0.001  # share of the capital that is laid anew on all bets before each image, so that a late change is noticed
 PRIOR = np.array([1 / 2, *[1 / 12] * 6])  # shares of the bets at first; the first bet keeps its capital
 _DIGITS = 6  # values that differ by rounding, as between devices, are ties
-_LARGEST = 700.0  # log of the largest evidence that is told apart; exp of more is no double
+LARGEST = 700.0  # log of the largest evidence that is told apart; exp of more is no double
 
 
 def bets(p: float) -> Floats:
@@ -39,7 +40,7 @@ def bets(p: float) -> Floats:
     return np.array([1.0, 2 * p, 4 * p**3, 2 * low, 4 * low**3, 2 * far, 2 * (1 - far)])
 
 
-class _Gambler:
+class Gambler:
     """Bets on the ranks of one kind of value."""
 
     def __init__(self, values: Sequence[float] | Floats) -> None:
@@ -96,12 +97,12 @@ class Monitor:
         self.rang: int | None = None
         self.trail: list[float] = []
         self._random = np.random.default_rng(seed)
-        self._gamblers = {name: _Gambler(values) for name, values in given.items()}
+        self._gamblers = {name: Gambler(values) for name, values in given.items()}
         self._state: dict[str, Any] = {
             **{name: [float(value) for value in values] for name, values in given.items()},
             "alpha": alpha,
             "seed": seed,
-            "answers": [],
+            "answers": array("d"),  # one after the other, because a server sees many
         }
 
     @property
@@ -113,7 +114,7 @@ class Monitor:
     def evidence(self) -> float:
         """How strongly the images so far speak against exchangeability; the alarm is raised at 1 / alpha."""
         largest = max(gambler.log_capital for gambler in self._gamblers.values())
-        return math.exp(min(largest, _LARGEST)) / len(self._gamblers)
+        return math.exp(min(largest, LARGEST)) / len(self._gamblers)
 
     @property
     def alarm(self) -> bool:
@@ -141,14 +142,15 @@ class Monitor:
             values["match"] = float(match)
         for name, value in values.items():
             self._gamblers[name].update(value, float(self._random.random()))
-        self._state["answers"].append(list(values.values()))
+        self._state["answers"].extend(values.values())
         self.trail.append(self.evidence)
         if self.rang is None and self.evidence >= 1 / self.alpha:
             self.rang = self.images
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: all that was seen."""
-        return {**self._state, "answers": [list(answer) for answer in self._state["answers"]]}
+        flat, kinds = self._state["answers"].tolist(), len(self._gamblers)
+        return {**self._state, "answers": [flat[at : at + kinds] for at in range(0, len(flat), kinds)]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Monitor:

@@ -20,6 +20,7 @@ from poise.calibration.certify import NEVER, Certificate, certify, certify_chang
 from poise.calibration.conditions import Conditions
 from poise.calibration.monitor import Monitor
 from poise.calibration.tree import Tree
+from poise.calibration.truth_monitor import TruthMonitor
 from poise.errors import InvalidCalibrationError, InvalidLabelsError, UnknownNameError, reason_of
 from poise.files import checksum, read_bounded, write_atomic
 from poise.metrics import Bins, confidence_gap, equal_width, gap_p_value
@@ -303,6 +304,27 @@ class Calibration:
         if name not in self.methods:
             raise UnknownNameError.of("method", name, self.methods, owner="the calibration")
         return Monitor(self.methods[name].confidence, self.methods[name].match, alpha=alpha, seed=seed)
+
+    def truth_monitor(
+        self,
+        alpha: float = 0.01,
+        *,
+        coverage: float | None = None,
+        max_error: float | None = None,
+        method: str | None = None,
+        seed: int = 0,
+    ) -> TruthMonitor:
+        """Return a test of later images whose labels are known: answers, coverage of sets, and certified errors.
+
+        Args:
+            alpha: probability of a false alarm, however many images follow.
+            coverage: of the prediction sets; None: sets are not tested.
+            max_error: certified share of wrong answers; None: it is not tested.
+            method: whose answers it is shown; None for the recommended one.
+            seed: of the random numbers that break ties.
+        """
+        name = self.recommended if method is None else method
+        return TruthMonitor(name, self._part(name), coverage=coverage, max_error=max_error, alpha=alpha, seed=seed)
 
     def apply(
         self,

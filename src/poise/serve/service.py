@@ -10,6 +10,7 @@ from typing import Any
 
 from poise.backbones import load_model, resolve
 from poise.backbones.fingerprint import fingerprint
+from poise.calibration import Monitor
 from poise.errors import (
     InvalidCalibrationError,
     InvalidOptionError,
@@ -30,6 +31,8 @@ from poise.serve.limits import Limits
 from poise.serve.settings import Job, ServiceSettings
 from poise.serve.telemetry import Metrics
 from poise.types import DualEncoder
+
+WATCHED = 1_000_000  # images that are compared with those of the calibration; ranks among more would become slow
 
 
 class Service:
@@ -57,6 +60,7 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.status = "starting"  # then "ready", "draining" and "closed"
+        self._watch: Monitor | None = None  # of the images of calibrated answers
         self._cache = ClassifierCache(self._build, settings.limits)
         self._batcher: Batcher[tuple[Classifier[Any], bool], bytes, Results] | None = None  # by classifier, details
 
@@ -86,6 +90,9 @@ class Service:
         )
         if settings.labels:
             self.classifier(self.plan(Job()))
+        if settings.calibration is not None:
+            self._watch = settings.calibration.monitor()
+            self.metrics.evidence.set_function(lambda: self.evidence or 0.0)
         self._batcher = Batcher(
             self._work,
             capacity=settings.limits.queue,
@@ -157,6 +164,11 @@ class Service:
         """Return the classifier of a planned job, from the cache if it is there."""
         return self._cache.get(planned)
 
+    @property
+    def evidence(self) -> float | None:
+        """How strongly the images so far differ from the calibration images (`poise.calibration.Monitor`)."""
+        return None if self._watch is None else self._watch.evidence
+
     def stop(self) -> None:
         """Accept no more images."""
         self.status = "draining"
@@ -207,7 +219,17 @@ class Service:
                 continue
             if self.status != "starting":  # the test image is no user's
                 self.metrics.observe_answers(outcome)
+                self._compare(outcome)
             yield outcome
+
+    def _compare(self, answers: Results) -> None:
+        """Show an image with a calibrated answer to the monitor; the thread of the queue is the only one that does."""
+        watch, calibration = self._watch, self.settings.calibration
+        if watch is None or calibration is None or watch.images >= WATCHED:
+            return
+        result = answers.get(calibration.recommended)
+        if result is not None and result.raw_confidence is not None:
+            watch.update(result)
 
     def _check(self) -> None:
         assert self._batcher is not None

@@ -34,6 +34,12 @@ class Metrics:
             "poise_confidence", "Confidence of the answers.", buckets=_CONFIDENCES, registry=registry
         )
         self.abstained = Counter("poise_abstained_total", "Answers with the decision to abstain.", registry=registry)
+        self.evidence = Gauge(
+            "poise_exchangeability_evidence",
+            "Evidence that images differ from the calibration images; without a difference it ever reaches E in at "
+            "most 1 / E of all cases.",
+            registry=registry,
+        )
         self.model = Gauge("poise_model_info", "The model.", ["model", "weights_sha", "method"], registry=registry)
 
     def observe_answers(self, answers: Results) -> None:

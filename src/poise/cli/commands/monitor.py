@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from poise.cli.exit_codes import ALARM
+from poise.cli.input.labelled_images import read_labelled
 from poise.cli.output import row_settings
 from poise.cli.output.verbose import Quiet, remark
 from poise.errors import InvalidOptionError, reason_of
 from poise.files import read_bounded, write_atomic
-from poise.text import printable
+from poise.text import as_words, printable
 
 if TYPE_CHECKING:
-    from poise.calibration import Conditions
+    from poise.calibration import Conditions, TruthMonitor
 
 _MAX_BYTES = 512 << 20  # of the answers
 
@@ -37,6 +38,14 @@ def monitor(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the random order, and of ties.")] = 0,
     figure: Annotated[Path | None, typer.Option(help="Also write the evidence after each image (.svg).")] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labels that came later: test answers instead. Folder of labels, or CSV with path and label."
+        ),
+    ] = None,
+    coverage: Annotated[float | None, typer.Option(help="With --truth: also test prediction sets.")] = None,
+    max_error: Annotated[float | None, typer.Option(help="With --truth: also test this certified error.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Test, without labels, whether images still are like the calibration images; exit code 6 if they are not."""
@@ -51,6 +60,14 @@ def monitor(
     rows = _read(answers, method or stored.recommended)
     if shuffle:
         random.Random(seed).shuffle(rows)
+    if truth is not None:
+        if figure is not None:
+            raise InvalidOptionError("--figure shows the test without labels.", hint="Leave --figure or --truth out.")
+        limits: dict[str, float | None] = {"coverage": coverage, "max_error": max_error}
+        _test_answers(stored.truth_monitor(alpha, method=method, seed=seed, **limits), rows, truth)
+        return
+    if coverage is not None or max_error is not None:
+        raise InvalidOptionError("--coverage and --max-error need labels.", hint="Add --truth, or leave them out.")
     for row in rows:
         watch.update(row.confidence, row.match)
     typer.echo(str(watch))
@@ -59,6 +76,23 @@ def monitor(
     if figure is not None:
         write_atomic(figure, f"{evidence_svg(watch.trail, alpha)}\n".encode())
         remark(f"written to {figure}.", quiet=quiet)
+    if watch.alarm:
+        raise typer.Exit(ALARM)
+
+
+def _test_answers(watch: TruthMonitor, rows: list[_Row], truth: Path) -> None:
+    """Show the images that have a label to the test, in the order of the answers."""
+    paths, labels, _ = read_labelled(truth)
+    known = {str(path.resolve()): as_words(label) for path, label in zip(paths, labels, strict=True)}
+    for row in rows:
+        if (label := known.get(str(Path(row.source).resolve()))) is not None:
+            covered = None if row.members is None else label in map(as_words, row.members)
+            watch.update(row.confidence, as_words(row.label) == label, covered)
+    if not watch.images:
+        raise InvalidOptionError(
+            f"None of the images has a label in '{truth}'.", hint="Paths are compared; give those of the same images."
+        )
+    typer.echo(str(watch))
     if watch.alarm:
         raise typer.Exit(ALARM)
 
@@ -78,6 +112,8 @@ class _Row(NamedTuple):
     source: str
     confidence: float
     match: float
+    label: str
+    members: list[str] | None  # of the prediction set
 
 
 def _read(path: Path, method: str) -> list[_Row]:
@@ -96,7 +132,10 @@ def _read(path: Path, method: str) -> list[_Row]:
                     hint="Classify with --calibration, so that answers are those of the calibrated method.",
                 )
             else:
-                rows.append(_Row(str(row["source"]), _number(row["raw_confidence"]), _number(row["match"])))
+                numbers = _number(row["raw_confidence"]), _number(row["match"])
+                members = row["prediction_set"]
+                kept = None if members is None else [str(member) for member in members]
+                rows.append(_Row(str(row["source"]), *numbers, str(row["rejected"] or row["label"]), kept))
     except OSError as problem:
         raise InvalidOptionError(
             f"'{path}' can't be read: {reason_of(problem)}.",

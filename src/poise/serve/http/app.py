@@ -146,7 +146,7 @@ def _add_classification(app: FastAPI, service: Service) -> None:
             files = [bodies.decode(body.image)]
         planned, (answers,) = await _classify(request, service, files, body.job())
         about = _about(request, service, planned)
-        return _as_json(schemas.ClassifyResponse(**about, results=_or_raise(answers)))
+        return _as_json(schemas.ClassifyResponse(**about, results=_or_raise(answers)), _evidence(service, planned))
 
     @app.post(
         "/v1/batch",
@@ -165,7 +165,8 @@ def _add_classification(app: FastAPI, service: Service) -> None:
             files = [_decoded(image) for image in body.images]
         planned, outcomes = await _classify(request, service, files, body.job())
         items = [_item(outcome, request, service) for outcome in outcomes]
-        return _as_json(schemas.BatchResponse(**_about(request, service, planned), items=items))
+        about = _about(request, service, planned)
+        return _as_json(schemas.BatchResponse(**about, items=items), _evidence(service, planned))
 
     @app.post(
         "/v1/zero-shot-image-classification",
@@ -184,6 +185,7 @@ def _add_classification(app: FastAPI, service: Service) -> None:
         )
         planned, (answers,) = await _classify(request, service, [bodies.decode(body.inputs)], job)
         response.headers["X-Poise-Calibrated"] = str(planned.calibrated).lower()
+        response.headers.update(_evidence(service, planned))
         (result,) = _or_raise(answers).values()
         return [schemas.ScoredLabel(score=prob, label=label) for label, prob in result.probabilities.items()]
 
@@ -230,9 +232,15 @@ def _about(request: Request, service: Service, planned: PlannedJob) -> dict[str,
     }
 
 
-def _as_json(body: BaseModel) -> Response:
+def _evidence(service: Service, planned: PlannedJob) -> dict[str, str]:
+    """Return the header of calibrated answers that says how strongly images differ from the calibration images."""
+    evidence = service.evidence if planned.calibrated else None
+    return {} if evidence is None else {"X-Poise-Evidence": f"{evidence:.3g}"}
+
+
+def _as_json(body: BaseModel, headers: dict[str, str]) -> Response:
     """Return a response whose JSON is made here, once: FastAPI passes responses on as they are."""
-    return Response(body.model_dump_json(), media_type="application/json")
+    return Response(body.model_dump_json(), media_type="application/json", headers=headers)
 
 
 def _item(outcome: Outcome, request: Request, service: Service) -> schemas.BatchItem:
