@@ -1,8 +1,8 @@
 """How soon `Calibration.monitor` notices other images: ``python benchmarks/still_valid.py --data DATA``.
 
-DATA holds `folders/pets`, `folders/cifar100` and Caltech101 in CoOp's layout. Pets are drawn at random; a split takes 100
-of them as calibration images, and shows the others, unchanged and changed, and images of other datasets to a monitor, in
-random order. "sketch" is an image of edges; "other camera" is darker, warmer, noisy and compressed (JPEG, quality 20).
+DATA holds `folders/pets`, `folders/cifar100` and Caltech101 in CoOp's layout. Pets are drawn at random; a split takes
+100 of them as calibration images, and shows the others, unchanged and changed, and images of other datasets to a
+monitor, in random order. "sketch" is an image of edges; "other camera" is darker, warmer, noisy and compressed.
 In the row "blur 4 after 100", the first 100 images are unchanged. Images to the alarm are counted from the change on,
 and an alarm before it counts as none; the median is over the streams with an alarm. Coverage is that of 90 % sets.
 """
@@ -51,7 +51,7 @@ def main() -> None:
     classify = poise.Classifier(labels, method="zero-shot")
     found = {name: answers(classify, pets, change) for name, change in CHANGES.items()}
     found["Caltech101"] = answers(classify, other[: options.images - CALIBRATION], CHANGES["none"])
-    small = sorted((options.data / "folders" / "cifar100").rglob("*.png"))
+    small = sorted((options.data / "folders" / "cifar100").rglob("*.jpg"))
     random.Random(0).shuffle(small)
     found["CIFAR-100"] = answers(classify, small[: options.images - CALIBRATION], CHANGES["none"])
     print(f"| images | alarm in % of {options.splits} streams | images to the alarm | coverage |\n|---|--:|--:|--:|")
