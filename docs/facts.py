@@ -58,22 +58,21 @@ def _cells(line: str) -> list[str]:
     return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
 
 
-def _means(first: str) -> dict[str, str]:
-    """Method -> mean over five datasets, of the table of results that follows the sentence ``first``."""
-    text = (DOCS / "results.md").read_text(encoding="utf-8").partition(first)[2]
-    rows = [_cells(line) for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines()]
-    column = rows[0].index("mean")
-    return {row[0]: row[column].partition(" ±")[0] for row in rows[2:]}
+@cache
+def _means(metric: str) -> dict[str, str]:
+    """Method -> mean over five datasets, of a table of results."""
+    with (DOCS / "tables" / f"results_methods_{metric}.csv").open(newline="", encoding="utf-8") as file:
+        return {row["method"]: row["mean"].partition(" ±")[0] for row in csv.DictReader(file)}
 
 
 def accuracy() -> dict[str, str]:
     """Method -> mean accuracy."""
-    return _means("Accuracy in percent; ±")
+    return _means("accuracy")
 
 
 def calibration_error() -> dict[str, str]:
     """Method -> mean ECE."""
-    return _means("ECE in percent, with the")
+    return _means("ece")
 
 
 def needs(method: methods.Method) -> str:

@@ -48,7 +48,18 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
     "Methods": ("methods/index", [*_METHODS, "peers", "streams", "frameworks", "choices"]),
     "Results": (
         "results",
-        ["reproduce", "board", "metrics", "sensitivity", "step", "speed", "pocket", "project/model_card", "models"],
+        [
+            "results_frameworks",
+            "reproduce",
+            "board",
+            "metrics",
+            "sensitivity",
+            "step",
+            "speed",
+            "pocket",
+            "project/model_card",
+            "models",
+        ],
     ),
     "Reference": ("api/index", ["reference/commands", "reference/configuration", "api/poise", "api/*"]),
     "Project": ("architecture", ["promises", "*", "project/*"]),  # and whatever no other section has

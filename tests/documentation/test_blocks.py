@@ -81,7 +81,8 @@ def page_folder(prepared: Path, commands: Path, tmp_path: Path, monkeypatch: pyt
 
 SLOW = {
     "docs/export.md",  # several exports
-    "docs/results.md",  # five runs with the paper's seven methods on 100 classes
+    "docs/results.md",  # all figures, and a cache of 100 classes
+    "docs/results_frameworks.md",  # five runs with the paper's seven methods on 100 classes
 }
 
 
