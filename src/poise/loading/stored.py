@@ -52,6 +52,6 @@ def check_made(made: Made, encoder: DualEncoder, recipe: ViewRecipe) -> None:
 
 def to_device(features: np.ndarray, encoder: DualEncoder) -> Tensor:
     """Return stored features [B, V, D] on the encoder's device, in the dtype of its features and of unit length."""
-    tensor = torch.from_numpy(np.ascontiguousarray(features)).to(encoder.device)
+    tensor = torch.from_numpy(np.array(features)).to(encoder.device)  # a copy: those of a file can't be written to
     wide = tensor.to(torch.promote_types(encoder.dtype, torch.float32))
     return torch.nn.functional.normalize(wide, dim=-1)
