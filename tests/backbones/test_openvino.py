@@ -47,7 +47,7 @@ def _side(views: torch.Tensor, side: int) -> torch.Tensor:
     ("save", "scheme"),
     [
         (lambda folder: save_open_clip("rn", folder), "local-dir"),
-        (save_clip, "transformers"),
+        pytest.param(save_clip, "transformers", marks=pytest.mark.slow),  # a ViT, as `tiny` is
         (save_siglip, "transformers"),
     ],
 )

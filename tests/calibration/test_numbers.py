@@ -125,6 +125,7 @@ def test_labels_levels_and_methods_that_do_not_fit():
 
 
 def test_a_classifier_refuses_a_calibration_of_numbers(tmp_path):
+    pytest.importorskip("torch")  # `make other` has none
     made = calibrate_probabilities(*world(4), labels=LABELS)
     made.save(tmp_path / "c.json")
     with pytest.raises(InvalidCalibrationError, match="given as numbers"):
