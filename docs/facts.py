@@ -265,7 +265,7 @@ def method_list() -> str:
 
 GUIDES = {  # what a reader wants -> the page's title and file
     "use your own labels and templates": ("Your own labels", "guides/own_labels.md"),
-    "ask several questions at once, or answer with a node of a tree": ("Labels in groups and in a tree", "labels.md"),
+    "ask which labels apply, in groups or in a tree": ("Several labels, groups and trees", "labels.md"),
     "use your own model, without a network": ("Your own model, offline", "guides/own_model.md"),
     "try it in the browser": ("The demo page", "demo.md"),
     "know how often answers are right, from a few labelled images": ("When to trust a number", "calibration.md"),

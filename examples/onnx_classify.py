@@ -33,6 +33,9 @@ for path in sys.argv[2:]:
     answer = dict(zip(outputs, session.run(None, {"views": view[None, None]}), strict=True))
     best = int(answer["probabilities"][0].argmax())
     row = {"image": path, "label": facts["labels"][best], "confidence": float(answer["probabilities"][0, best])}
+    if "yes" in answer:  # of independent labels; the others are unsure
+        for outcome in ("yes", "no"):
+            row[outcome] = [label for label, said in zip(facts["labels"], answer[outcome][0], strict=True) if said]
     if "in_set" in answer:  # the labels that contain the correct one for the share facts["coverage"] of images
         row["set"] = [label for label, inside in zip(facts["labels"], answer["in_set"][0], strict=True) if inside]
     if "answered" in answer:  # at most the share facts["max_error"] of the answers is wrong

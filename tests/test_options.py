@@ -141,6 +141,7 @@ def test_calls_of_the_client_show_the_options_of_a_request() -> None:
     names = {row.about.request for row in request_rows()}
     assert names == {
         *("labels", "parents", "groups", "methods", "template", "views", "seed", "coverage", "max_error"),
+        *("independent", "precision", "recall"),
         *("details", "deadline", "uncalibrated"),
     }
     for kind in (Client, AsyncClient):

@@ -70,6 +70,9 @@ class AnswerOptions:
         request="groups",
         later=True,
     )
+    independent: bool = option(
+        False, "Answer each label by itself: any number of them may apply.", request="independent", later=True
+    )
     model: str = option(DEFAULT_MODEL, "Model (see `poise list models`).")
     template: str | None = option(None, "Prompt with {} for the label.", shown="a photo of a {}.", request="template")
     context: str = option("auto", "Which words of the template are tuned.", commands=(), views=True)
@@ -137,6 +140,20 @@ class PromiseOptions:
         "With a calibration: abstain so that at most this share of the answers is wrong.",
         commands=("classify", "serve", "demo", "export"),
         request="max_error",
+        bounds={"gt": 0, "lt": 1},
+    )
+    precision: float | None = option(
+        None,
+        "With independent labels and a calibration: say yes so that at least this share of each label's yes is right.",
+        commands=("classify", "serve", "demo", "export"),
+        request="precision",
+        bounds={"gt": 0, "lt": 1},
+    )
+    recall: float | None = option(
+        None,
+        "Likewise: say no so that at least this share of the images with a label gets no no.",
+        commands=("classify", "serve", "demo", "export"),
+        request="recall",
         bounds={"gt": 0, "lt": 1},
     )
     reject: float | None = option(

@@ -64,7 +64,7 @@ class Result:
     """The answer for one image.
 
     Probabilities are relative to the labels and sum to 1 (with groups, in each group): an image of something else still
-    gets one of the labels, unless `Classifier` was given ``reject``.
+    gets one of the labels, unless `Classifier` was given ``reject``. Independent labels have a probability each.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
@@ -113,6 +113,8 @@ class Result:
     """The last node of the path that reaches the threshold: the answer, if there is a tree and a decision to answer."""
     depth: int | None = None
     """How many nodes of the path the answer has; 0 if none is answered, None without a tree or decision."""
+    outcomes: dict[str, Literal["yes", "no", "unsure"]] | None = None
+    """Whether each label applies, if labels are independent and ``precision`` or ``recall`` was given; else None."""
     decision: Literal["answer", "abstain"] | None = None
     """"answer" or "abstain", if ``max_error`` was given; otherwise None."""
     threshold: float | None = None
@@ -189,6 +191,10 @@ class Result:
             facts.append(f"{self.label} (match {self.match:.3f})")
         if self.prediction_set is not None:
             facts.append("{" + ", ".join(self.prediction_set) + "}")
+        if self.outcomes is not None:
+            facts.append(
+                "yes: " + (", ".join(label for label, said in self.outcomes.items() if said == "yes") or "none")
+            )
         if self.decision is not None:
             facts.append(self.decision if self.node is None else f"{self.decision}: {self.node}")
         return facts

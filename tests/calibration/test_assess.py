@@ -151,6 +151,7 @@ def test_the_options_are_those_of_a_classifier(made: Calibration) -> None:
         "labels": ("a", "b", "ç"),
         "parents": (),
         "groups": (),
+        "independent": False,
         "model": "m",
         "method": [made.recommended],
         "template": "{}",

@@ -22,6 +22,8 @@ from poise.calibration.conformal import (
     scores,
 )
 from poise.calibration.evaluation import Answered, Evaluation
+from poise.calibration.independent import IndependentCalibration, LabelFit, LabelThresholds, fit_labels
+from poise.calibration.label_evaluation import LabelEvaluation
 from poise.calibration.monitor import Monitor
 from poise.calibration.numbers import calibrate_probabilities, probabilities_of_features
 from poise.calibration.plan import Drawn, Plan, plan_labels
@@ -43,6 +45,10 @@ __all__ = [
     "Drawn",
     "Evaluation",
     "Fit",
+    "IndependentCalibration",
+    "LabelEvaluation",
+    "LabelFit",
+    "LabelThresholds",
     "MethodCalibration",
     "Monitor",
     "Plan",
@@ -56,6 +62,7 @@ __all__ = [
     "certify",
     "class_quantiles",
     "fit_calibrator",
+    "fit_labels",
     "held_out",
     "images_for_coverage",
     "images_for_error",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,7 @@ from poise.metrics.sample import Bools, Floats, Ints
 from poise.options import AnswerOptions, option_values
 from poise.text import counted
 
+T = TypeVar("T")
 FORMAT = "poise-calibration/2"
 FIRST = "poise-calibration/1"  # no checksum, and LAC scores 1 - p
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
@@ -385,12 +386,7 @@ class Calibration:
         Raises:
             InvalidCalibrationError: The file can't be read, or is not a calibration.
         """
-        try:
-            return cls.from_dict(json.loads(read_bounded(path, _MAX_BYTES)))
-        except KeyError as problem:
-            raise _unreadable(path, f"{problem} is missing") from None
-        except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
-            raise _unreadable(path, reason_of(problem)) from None
+        return read_file(path, cls.from_dict)
 
     @classmethod
     def from_dict(cls, values: Any) -> Calibration:
@@ -399,8 +395,8 @@ class Calibration:
             values = {**values, "methods": {name: _second(part) for name, part in values["methods"].items()}}
         elif values["format"] != FORMAT:
             raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
-        elif values["checksum"] != content_hash({key: part for key, part in values.items() if key != "checksum"}):
-            raise ValueError("its checksum is another one, so it was changed after it was written")
+        else:
+            check_content(values)
         methods = {str(name): MethodCalibration.from_dict(part) for name, part in values["methods"].items()}
         conditions = Conditions.from_dict(values["conditions"])
         if values["recommended"] not in methods:
@@ -425,6 +421,16 @@ class Calibration:
             reason=str(values["reason"]),
             images=images,
         )
+
+
+def read_file(path: str | Path, parse: Callable[[Any], T]) -> T:
+    """Return what ``parse`` makes of a file of JSON, or raise an error that says what is wrong with it."""
+    try:
+        return parse(json.loads(read_bounded(path, _MAX_BYTES)))
+    except KeyError as problem:
+        raise _unreadable(path, f"{problem} is missing") from None
+    except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
+        raise _unreadable(path, reason_of(problem)) from None
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -459,6 +465,12 @@ def _check_scores(correct: Bools, confidence: Floats, scores: Mapping[str, Float
     )
     if not (fits & (aps <= 1 + 5e-3 + near) & (scores["raps"] >= aps - near)).all():
         raise ValueError("its scores contradict its confidences")
+
+
+def check_content(values: Mapping[str, Any]) -> None:
+    """Raise an error if the content of a file is not that of its checksum."""
+    if values["checksum"] != content_hash({key: part for key, part in values.items() if key != "checksum"}):
+        raise ValueError("its checksum is another one, so it was changed after it was written")
 
 
 def content_hash(values: Mapping[str, Any]) -> str:

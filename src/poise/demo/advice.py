@@ -39,6 +39,18 @@ def advice_card(result: Result, basis: Basis) -> str:
     return card("If you act on this", f'<ul class="advice">{body}</ul>{more}', name="poise-advice")
 
 
+def label_advice(result: Result) -> str:
+    """Return the panel for independent labels."""
+    kind: Kind = "unknown" if result.guarantee is None else "guarantee"
+    said = result.guarantee or "No precision or recall was asked for, so that no label gets a yes or a no."
+    return card(
+        "If you act on this",
+        f'<ul class="advice"><li><span class="kind {kind}">{_WORDS[kind]}</span><div><b>Which labels apply?</b> '
+        f"{text(said)}</div></li></ul>",
+        name="poise-advice",
+    )
+
+
 _WORDS: dict[Kind, str] = {
     "guarantee": "guaranteed",
     "estimate": "estimated",

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise import methods
+from poise.calibration import Calibration
 from poise.defaults import DEFAULT_METHOD
-from poise.demo.advice import Basis, advice_card
-from poise.demo.bars import answer_card
+from poise.demo.advice import Basis, advice_card, label_advice
+from poise.demo.bars import answer_card, label_card
 from poise.demo.calls import Call, calls_card
 from poise.demo.example_rows import find_example, remark
 from poise.demo.kept_views import thumbnails, views_block
@@ -97,8 +98,10 @@ class _Answering:
             if (self.labels, self.groups, self.parents) != (made_for.labels, made_for.groups, made_for.parents):
                 self.reason, self.calibration = "The calibration of this page is for other labels.", None
         self.methods = tuple(name for name in methods.every_name() if name in (ZERO, *question.methods))
+        if settings.independent:
+            self.methods = (ZERO,)
         self.left_out: tuple[str, ...] = ()
-        if self.calibration is not None:  # calibrated and raw probabilities can't be compared
+        if isinstance(self.calibration, Calibration):  # calibrated and raw probabilities can't be compared
             known = self.calibration.methods
             self.left_out = tuple(name for name in self.methods if name not in known)
             self.methods = tuple(name for name in self.methods if name in known) or (self.calibration.recommended,)
@@ -140,10 +143,17 @@ class _Answering:
         done = "; ".join(f"{text(name)} after {number:.2f} s" for name, number in seconds.items())
         return {
             "status": status(f"{done}. Tuning {text(', '.join(waiting))} …", busy=True) if waiting else status(done),
-            "answer": answer_card(results, main, waiting, note=note),
-            "advice": advice_card(main, self._basis()),
+            **self._answer(results, main, waiting, note),
             "views": "",
             "calls": calls_card(self._call()),
+        }
+
+    def _answer(self, results: list[Result], main: Result, waiting: tuple[str, ...], note: str) -> Panels:
+        if self.service.settings.independent:
+            return {"answer": label_card(main), "advice": label_advice(main)}
+        return {
+            "answer": answer_card(results, main, waiting, note=note),
+            "advice": advice_card(main, self._basis()),
         }
 
     def _views(self, answers: Results, job: Job) -> str:

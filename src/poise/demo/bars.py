@@ -31,6 +31,20 @@ def answer_card(results: Sequence[Result], main: Result, waiting: Sequence[str] 
     return card("The answers", note + "<hr>".join(parts) + _notes(main), about=about, name="poise-answer")
 
 
+def label_card(main: Result) -> str:
+    """Return the panel with independent labels: a bar for each of the most probable ones, and what is said of it."""
+    said = main.outcomes or {}
+    rows = "".join(
+        f'<div class="label" role="group" aria-label="{text(label)}"><div class="name">{text(label)}'
+        f"{f' <b>{said[label]}</b>' if label in said else ''}</div><div>{_bar(main, label, None)}</div></div>"
+        for label, _ in main.top(2 * TOP)
+    )
+    rest = len(main.probabilities) - 2 * TOP
+    more = f'<p class="say">{counted(rest, "further label")} below these.</p>' if rest > 0 else ""
+    about = "Each label by itself: any number of them may apply."
+    return card("The labels", f'<div class="bars">{rows}</div>{more}{_notes(main)}', about=about, name="poise-answer")
+
+
 def _body(results: Sequence[Result], main: Result, waiting: Sequence[str], note: str = "") -> str:
     shown = _labels(results, main)
     rows = "".join(_label_row(label, results, waiting) for label in shown)

@@ -15,6 +15,7 @@ from poise.backbones.encoder import Encoder
 from poise.calibration import Calibrator, Tree
 from poise.calibration.calibrators import CLIP, LEAST, TINY
 from poise.calibration.conformal import SLACK, lowest_probability
+from poise.calibration.independent import LabelFit, LabelThresholds
 from poise.methods import Method
 from poise.rules import Rule
 from poise.rules.rule import CosineHead
@@ -41,6 +42,7 @@ class ExportedClassifier(nn.Module):
         method: Method,
         calibrator: Calibrator | None,
         limits: CalibrationLimits,
+        labels: LabelHead | None = None,
     ) -> None:
         super().__init__()
         self.text_features = nn.Buffer(text_features)  # [C, D]
@@ -48,10 +50,13 @@ class ExportedClassifier(nn.Module):
         self.head = CosineHead(encoder.scale, encoder.bias)
         self.rule: Rule | None = method.make_rule() if method.rule else None
         self.nodes = None if limits.tree is None else Nodes(limits.tree)
+        self.labels = labels
 
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs."""
+        if self.labels is not None:
+            return ["features", "probabilities", *(["yes", "no"] if self.labels.thresholds is not None else [])]
         asked = {"in_set": self.limits.quantile, "answered": self.limits.threshold}
         if self.limits.tree is not None:
             asked["node"] = self.limits.threshold
@@ -63,6 +68,8 @@ class ExportedClassifier(nn.Module):
         With a tree, the last output is the position of the answered node [B] in `Tree.names`, or -1.
         """
         features = self.encoder.trace(views)
+        if self.labels is not None:
+            return features, *self.labels(self.head.outputs(features, self.text_features[None]).logits[:, 0])
         raw = self._answer(features)
         found = [features, raw, raw if self.calibrator is None else calibrated(self.calibrator, raw)]
         if self.limits.quantile is not None:
@@ -82,6 +89,26 @@ class ExportedClassifier(nn.Module):
             return plain
         probs = self.rule(out, self.head).logits.softmax(-1)
         return torch.where((probs - probs).abs().sum(-1, keepdim=True) == 0, probs, plain)
+
+
+class LabelHead(nn.Module):
+    """Probabilities of independent labels [B, C], and whether each is answered with yes or with no [B, C]."""
+
+    def __init__(self, scale: float, bias: float, fit: LabelFit | None, thresholds: LabelThresholds | None) -> None:
+        super().__init__()
+        self.scale, self.bias, self.thresholds = scale, bias, thresholds
+        self.a = nn.Buffer(torch.from_numpy(np.ones(1) if fit is None else fit.a))
+        self.b = nn.Buffer(torch.from_numpy(np.zeros(1) if fit is None else fit.b))
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Return them for the logits [B, C]."""
+        wide = logits.double()
+        probs = (wide * self.a + self.b).sigmoid().to(logits.dtype)
+        if self.thresholds is None:
+            return (probs,)
+        cosines = (wide - self.bias) / self.scale
+        yes = cosines >= torch.from_numpy(np.minimum(self.thresholds.yes, 2.0))  # no cosine is 2
+        return probs, yes, cosines < torch.from_numpy(np.maximum(self.thresholds.no, -2.0))
 
 
 class Nodes(nn.Module):

@@ -15,7 +15,7 @@ from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, SEAL, TEXTS, s
 from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
 from poise.errors import InvalidOptionError, MissingDependencyError
-from poise.export.head import RULES, CalibrationLimits, ExportedClassifier
+from poise.export.head import RULES, CalibrationLimits, ExportedClassifier, LabelHead
 from poise.files import write_atomic
 from poise.inference.classifier import Classifier
 from poise.inference.guarantees import Guarantees, conditions_of, in_words
@@ -28,7 +28,8 @@ def export_onnx(classifier: Classifier[Any], path: str | Path) -> None:
     The file has the input ``views`` [B, V, 3, S, S], normalised, for any B, and these outputs: ``features`` [B, V, D],
     ``raw_probabilities`` and ``probabilities`` [B, C] before and after calibration; with the classifier's ``coverage``
     also ``in_set`` [B, C], and with its ``max_error`` also ``answered`` [B], and if the labels are in a tree ``node``
-    [B], positions in the metadata's "nodes" or -1. Its metadata are JSON under the key "poise".
+    [B], positions in the metadata's "nodes" or -1. Independent labels have ``probabilities`` and, with a ``precision``
+    or ``recall``, ``yes`` and ``no`` [B, C] instead. Its metadata are JSON under the key "poise".
 
     Args:
         classifier: on a CPU in float32, with one method: "zero-shot", "zero" or "mta", and the calibration, coverage
@@ -52,7 +53,8 @@ def export_onnx(classifier: Classifier[Any], path: str | Path) -> None:
     method, encoder = _checked(classifier)
     part, limits = _limits(method.name, classifier.guarantees)
     texts = classifier.tuner.texts.init_features()[0].float()
-    module = ExportedClassifier(encoder, texts, method, None if part is None else part.calibrator, limits).eval()
+    calibrator = None if part is None else part.calibrator
+    module = ExportedClassifier(encoder, texts, method, calibrator, limits, _label_head(classifier)).eval()
     model = _trace(module, classifier.recipe.views if method.reads_views else 1)
     metadata = _metadata(classifier, method, limits)
     _add_texts(model, texts)
@@ -95,6 +97,16 @@ def _why_not(method: Method) -> str:
     return "it has post-hoc steps" if method.posthoc else f"the rule '{method.rule}' can't be traced"
 
 
+def _label_head(classifier: Classifier[Any]) -> LabelHead | None:
+    """Return what answers independent labels; None for labels of which one applies."""
+    known = classifier.label_guarantees
+    if known is None:
+        return None
+    known.check()
+    stored, encoder = known.calibration, classifier.encoder
+    return LabelHead(encoder.scale, encoder.bias, None if stored is None else stored.fit, known.thresholds)
+
+
 def _limits(method: str, guarantees: Guarantees | None) -> tuple[Any, CalibrationLimits]:
     if guarantees is None:
         return None, CalibrationLimits()
@@ -122,6 +134,10 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
         if limits.threshold is not None:
             max_error = guarantees.certificates[method.name].max_error
             words = in_words(max_error, stored.confidence, limits.tree is not None)
+    known = classifier.label_guarantees
+    if known is not None:
+        calibration = None if known.calibration is None else known.calibration.to_dict()
+        words = known.guarantee
     return {
         "format": FORMAT,
         "version": __version__,
@@ -142,6 +158,8 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
         "calibration": calibration,
         "coverage": None if guarantees is None else guarantees.coverage,
         "max_error": max_error,
+        "precision": None if known is None else known.precision,
+        "recall": None if known is None else known.recall,
         "threshold": limits.threshold,
         "guarantee": words,
     }

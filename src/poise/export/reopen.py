@@ -9,6 +9,8 @@ from typing import Any
 from poise import methods
 from poise.backbones.loaders.onnx_file import OnnxFile, read_onnx
 from poise.calibration import Calibration, Conditions
+from poise.calibration.independent import FORMAT as LABELS_FORMAT
+from poise.calibration.independent import IndependentCalibration
 from poise.calibration.stored import plain
 from poise.errors import InvalidCheckpointError, PoiseError
 from poise.inference.classifier import Classifier
@@ -45,10 +47,12 @@ def onnx_options(path: str | Path) -> dict[str, Any]:
         "calibration": calibration,
         "coverage": facts.get("coverage"),
         "max_error": facts.get("max_error"),
+        "precision": facts.get("precision"),
+        "recall": facts.get("recall"),
     }
 
 
-def _stored(file: OnnxFile) -> tuple[Conditions, Calibration | None]:
+def _stored(file: OnnxFile) -> tuple[Conditions, Calibration | IndependentCalibration | None]:
     """Return the conditions, and the calibration if there is one; the init is already part of the text features."""
     facts = file.metadata
     try:
@@ -57,7 +61,8 @@ def _stored(file: OnnxFile) -> tuple[Conditions, Calibration | None]:
             raise ValueError("its labels differ from those of its conditions")
         if facts.get("calibration") is None:
             return conditions, None
-        calibration = Calibration.from_dict(facts["calibration"])
+        independent = facts["calibration"]["format"] == LABELS_FORMAT
+        calibration = (IndependentCalibration if independent else Calibration).from_dict(facts["calibration"])
     except (PoiseError, KeyError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
         hint = "Give a file that `poise export onnx` wrote."
         raise InvalidCheckpointError(f"'{file.path}' is refused: {str(problem)[:200]}.", hint=hint) from None

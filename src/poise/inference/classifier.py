@@ -13,13 +13,17 @@ from typing_extensions import TypeVar
 
 from poise.backbones import load_model
 from poise.calibration import Calibration, Drawn, Evaluation, Tree
+from poise.calibration.independent import IndependentCalibration
+from poise.calibration.label_evaluation import LabelEvaluation
 from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import CalibrationImageError, InvalidOptionError, MissingDependencyError, WrongProcessError
 from poise.inference import calibrating, evaluating
+from poise.inference import independent as independent_labels
 from poise.inference.answers import Predictions, of_image
 from poise.inference.grouped import GroupedTuner, find_groups, joined, key_of
 from poise.inference.guarantees import KNOWN_IMAGE, Guarantees, conditions_of, read, trusted_options
 from poise.inference.heuristics import check_reject
+from poise.inference.independent import LabelGuarantees, check_independent, independent_method
 from poise.inference.option_checks import check_guarantees, check_structure, find_methods, find_views
 from poise.inference.predictor import Predictor
 from poise.inference.to_result import to_result
@@ -59,6 +63,8 @@ class Classifier(Generic[M_co]):
             or a path for each label, such as "animal > cat > tabby cat". With ``max_error``, the answer is then the
             most specific node that is sure enough, and with ``coverage``, sets contain nodes.
         groups: the name of each label's group, where ``labels`` is one list.
+        independent: whether any number of the labels may apply, so that each has a probability of its own. The method
+            is then zero-shot. A model with a softmax needs a calibration for that.
         template: prompt with ``{}`` for the label. None: "a photo of a {}.", or the template of the prompt file that
             ``init`` names.
         context: which words of the template are tuned: those "before" or "after" the label, "around" it, "none" of
@@ -78,6 +84,9 @@ class Classifier(Generic[M_co]):
             works. Model, labels, method and views must be those of the calibration.
         coverage: each result contains a prediction set, which contains the correct label for this share of images.
         max_error: each result contains a decision to answer or to abstain; at most this share of the answers is wrong.
+        precision: with independent labels and their calibration, `Result.outcomes` has a yes for labels so that at
+            least this share of each label's yes is right.
+        recall: likewise, a no so that at least this share of the images with a label gets none.
         reject: give the label "unknown" to images whose `Result.match` is below this number (heuristic); None: never.
             No number suits all labels and models; docs/unknown.md says how to choose one.
 
@@ -105,6 +114,7 @@ class Classifier(Generic[M_co]):
         *,
         parents: Mapping[str, str | None] | Sequence[str] = (),
         groups: Sequence[str] = (),
+        independent: bool = False,
         template: str | None = None,
         context: str = "auto",
         init: str | Path | Prompt = "template",
@@ -117,18 +127,22 @@ class Classifier(Generic[M_co]):
         batch_size: int | None = None,
         on_long_label: Literal["error", "truncate"] = "error",
         one_label: bool = False,
-        calibration: str | Path | Calibration | None = None,
+        calibration: str | Path | Calibration | IndependentCalibration | None = None,
         coverage: float | None = None,
         max_error: float | None = None,
+        precision: float | None = None,
+        recall: float | None = None,
         reject: float | None = None,
     ) -> None:
         # Check all that does not depend on the model before loading it.
+        if independent:
+            method, views = independent_method(method), 1  # type: ignore[assignment]
         views = find_views(views, batch_size, calibration)
-        fewest = 1 if one_label else 2
+        fewest = 1 if one_label or independent else 2
         self.groups = find_groups(labels, groups, fewest)
         flat = [label for part in self.groups.values() for label in part] if self.groups else labels
         self.labels = check_labels(flat, fewest=fewest)  # type: ignore[arg-type]  # a mapping gives groups
-        check_structure(self.groups, parents, calibration)
+        check_structure(self.groups, parents, calibration, independent=independent)
         self.tree = Tree(self.labels, parents) if parents else None
         self.reject = check_reject(reject, self.labels)
         self.methods = find_methods(method, views)
@@ -137,6 +151,7 @@ class Classifier(Generic[M_co]):
             check_template(str(init), template)
         check_guarantees(calibration, coverage, max_error, reject)
         stored = None if calibration is None else read(calibration)
+        check_independent(independent, stored, precision, recall)
         if isinstance(model, str):
             model = load_model(model, device=device, dtype=dtype, logit_scale=logit_scale)
         self.encoder = model
@@ -144,6 +159,7 @@ class Classifier(Generic[M_co]):
             labels=self.labels,
             parents=self.tree.paths if self.tree else (),
             groups=tuple(name for name, part in self.groups.items() for _ in part),
+            independent=independent,
             model=self.encoder.name,
             method=tuple(row.name for row in self.methods),
             template=template,
@@ -158,7 +174,11 @@ class Classifier(Generic[M_co]):
         self._init = init
         self._prepare()
         self.guarantees: Guarantees | None = None
-        if stored is not None:
+        self.label_guarantees: LabelGuarantees | None = None
+        if independent:
+            asked = {"coverage": coverage, "max_error": max_error, "reject": reject}
+            self.label_guarantees = LabelGuarantees(self, stored, precision, recall, asked)
+        elif stored is not None:
             now = conditions_of(self, like=stored.conditions.fingerprint)
             self.guarantees = Guarantees(stored, now, self.methods, coverage, max_error)
 
@@ -234,6 +254,8 @@ class Classifier(Generic[M_co]):
             >>> [type(outcome).__name__ for outcome in classifier.each([np.zeros((8, 8, 3), np.uint8), "missing.png"])]
             ['dict', 'Failure']
         """
+        if self.label_guarantees:
+            self.label_guarantees.check()
         for outcome in self.predictions(images, details=details):
             yield self.results(outcome, details=details)
 
@@ -241,8 +263,11 @@ class Classifier(Generic[M_co]):
         """Return the results of what `predictions` yields for an image."""
         if isinstance(outcome, Failure):
             return outcome
-        if self.guarantees and of_image(outcome).key in self.guarantees.images:
+        known = self.guarantees or self.label_guarantees
+        if known and of_image(outcome).key in known.images:
             return Failure(of_image(outcome).source, CalibrationImageError.code, KNOWN_IMAGE)
+        if self.label_guarantees:
+            return {name: self.label_guarantees.result(part, self.labels) for name, part in outcome.items()}
         if self.groups:
             return {row.name: self._joined(outcome, row.name, details) for row in self.methods}
         return {name: self._result(part, name, details) for name, part in outcome.items()}
@@ -306,7 +331,8 @@ class Classifier(Generic[M_co]):
             raise MissingDependencyError.of("A data frame", "pandas", "data") from None
         return pandas.DataFrame([row for outcome in self.each(images) for row in flat_rows(outcome, self.labels)])
 
-    def calibrate(
+    @overload
+    def calibrate(  # type: ignore[overload-overlap]  # a str is a sequence of str, and is meant first
         self,
         images: Sequence[Any],
         labels: Sequence[str],
@@ -316,14 +342,38 @@ class Classifier(Generic[M_co]):
         confidence: float = 0.95,
         drawn: Drawn | None = None,
         progress: bool = False,
-    ) -> Calibration:
+    ) -> Calibration: ...
+
+    @overload
+    def calibrate(
+        self,
+        images: Sequence[Any],
+        labels: Sequence[Sequence[str]],
+        *,
+        confidence: float = 0.95,
+        progress: bool = False,
+    ) -> IndependentCalibration: ...
+
+    def calibrate(
+        self,
+        images: Sequence[Any],
+        labels: Sequence[Any],
+        *,
+        coverage: float | Sequence[float] = (),
+        max_error: float | Sequence[float] = (),
+        confidence: float = 0.95,
+        drawn: Drawn | None = None,
+        progress: bool = False,
+    ) -> Calibration | IndependentCalibration:
         """Compare and calibrate the methods on labelled images of your own task.
 
         Images should be drawn like those to be classified later; then, and only then, the guarantees hold.
 
         Args:
             images: as in a call; images that can't be read are left out with a warning, copies of an image too.
-            labels: the correct label of each image, one of ``self.labels``; labels without an image give a warning.
+            labels: the correct label of each image, one of ``self.labels``; labels without an image give a warning. Of
+                independent labels: a list of labels per image, which may be empty; copies of an image count once, with
+                all their labels.
             coverage: wanted coverage of prediction sets, such as 0.9, or several.
             max_error: wanted share of wrong answers, such as 0.05, or several.
             confidence: probability with which certified thresholds hold.
@@ -344,6 +394,13 @@ class Classifier(Generic[M_co]):
             >>> len(calibrated(np.zeros((32, 32, 3), np.uint8)).set_at(0.9)) in (1, 2)
             True
         """
+        if self.options.independent:
+            if coverage or max_error or drawn is not None:
+                raise InvalidOptionError(
+                    "coverage, max_error and drawn are for labels of which one applies.", hint="Leave them out."
+                )
+            shown = partial(watched, quiet=not progress)
+            return independent_labels.calibrate(self, images, labels, confidence=confidence, watched=shown)
         return calibrating.calibrate(
             self,
             images,
@@ -355,7 +412,19 @@ class Classifier(Generic[M_co]):
             watched=partial(watched, quiet=not progress),
         )
 
-    def evaluate(self, images: Sequence[Any], labels: Sequence[str], *, progress: bool = False) -> Evaluation:
+    @overload
+    def evaluate(  # type: ignore[overload-overlap]  # likewise
+        self, images: Sequence[Any], labels: Sequence[str], *, progress: bool = False
+    ) -> Evaluation: ...
+
+    @overload
+    def evaluate(
+        self, images: Sequence[Any], labels: Sequence[Sequence[str]], *, progress: bool = False
+    ) -> LabelEvaluation: ...
+
+    def evaluate(
+        self, images: Sequence[Any], labels: Sequence[Any], *, progress: bool = False
+    ) -> Evaluation | LabelEvaluation:
         """Evaluate a calibrated classifier on labelled images that it was not calibrated on.
 
         Accuracy and calibration error, and if the classifier was given ``coverage`` or ``max_error``, what the
@@ -364,7 +433,7 @@ class Classifier(Generic[M_co]):
 
         Args:
             images: as in a call.
-            labels: the correct label of each image, one of ``self.labels``.
+            labels: the correct label of each image, one of ``self.labels``; of independent labels, a list per image.
             progress: whether to show progress on stderr.
 
         Raises:
@@ -383,7 +452,8 @@ class Classifier(Generic[M_co]):
             >>> sorted(found.metrics()["zero-shot"])[:4]
             ['accuracy', 'brier', 'coverage', 'ece']
         """
-        return evaluating.evaluate(self, images, labels, watched=partial(watched, quiet=not progress))
+        kind: Any = independent_labels if self.options.independent else evaluating
+        return kind.evaluate(self, images, labels, watched=partial(watched, quiet=not progress))
 
     def __copy__(self) -> Classifier[M_co]:
         """Return a classifier that shares the model."""

@@ -14,6 +14,7 @@ from poise.backbones.fingerprint import fingerprint
 from poise.backbones.load import is_downloaded
 from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, Tree
 from poise.calibration.feasible import certified, check_coverage
+from poise.calibration.independent import IndependentCalibration, read_calibration
 from poise.errors import InvalidCalibrationError
 from poise.methods import Method
 from poise.metrics.sample import Floats
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
 
 
-def trusted_options(calibration: Calibration, given: Container[str]) -> dict[str, Any]:
+def trusted_options(calibration: Calibration | IndependentCalibration, given: Container[str]) -> dict[str, Any]:
     """Return the options of a calibration, which may come from anybody and so never decides what is contacted.
 
     Args:
@@ -142,9 +143,11 @@ def conditions_of(classifier: Classifier[Any], like: str = "") -> Conditions:
     return Conditions(**answers, fingerprint=fingerprint(classifier.encoder, like), init_hash=init_hash)
 
 
-def read(calibration: str | Path | Calibration) -> Calibration:
-    """Return the calibration, which may be in a file."""
-    return calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
+def read(calibration: str | Path | Calibration | IndependentCalibration) -> Any:
+    """Return the calibration, of either kind, which may be in a file."""
+    if isinstance(calibration, Calibration | IndependentCalibration):
+        return calibration
+    return read_calibration(calibration)
 
 
 def hash_prompt(prompt: Prompt) -> str:

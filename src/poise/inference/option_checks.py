@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from poise import methods as method_table
-from poise.calibration import Calibration
 from poise.errors import InvalidOptionError
 from poise.inference.guarantees import read
 from poise.methods import Method
@@ -32,7 +31,7 @@ def find_methods(method: str | Method | Sequence[str | Method], views: int | Non
     return found
 
 
-def find_views(views: int | str, batch_size: object, calibration: str | Path | Calibration | None) -> int:
+def find_views(views: int | str, batch_size: object, calibration: Any) -> int:
     """Return the number of views, where "auto" is that of the calibration; check it and the images per batch."""
     if views != AUTO:
         check_counts(views, batch_size)
@@ -44,7 +43,7 @@ def find_views(views: int | str, batch_size: object, calibration: str | Path | C
             hint="Use `poise calibrate --views auto`, or poise.inference.auto_views.choose_views(classifier, images), "
             "or give a number.",
         )
-    return read(calibration).conditions.views
+    return int(read(calibration).conditions.views)
 
 
 def check_counts(views: object, batch_size: object) -> None:
@@ -55,8 +54,12 @@ def check_counts(views: object, batch_size: object) -> None:
             raise InvalidOptionError(f"{name} is {count!r}.", hint=f"Use a whole number of at least 1.{hint}")
 
 
-def check_structure(groups: object, parents: object, calibration: object) -> None:
+def check_structure(groups: object, parents: object, calibration: object, *, independent: bool = False) -> None:
     """Raise an error if labels have more structure than one classifier answers."""
+    if independent and (groups or parents):
+        raise InvalidOptionError(
+            "Independent labels are in groups or in a tree.", hint="Give independent labels as one list."
+        )
     if groups and parents:
         raise InvalidOptionError(
             "Labels are in groups and in a tree.", hint="Give one of them, or one classifier for each group."

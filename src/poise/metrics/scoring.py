@@ -1,10 +1,11 @@
-"""Metrics that are means over images: accuracy, top-k accuracy, negative log-likelihood and the Brier score."""
+"""Metrics that are means over images: accuracy, top-k accuracy, negative log-likelihood, the Brier score, precision."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from poise.errors import InvalidOptionError
 from poise.metrics.sample import Bools, Floats, Weighted, checked_probs, in_top
 
 NLL_FLOOR = 1e-12  # a true class with probability 0 costs -log(1e-12) = 27.6 nats, not infinity
@@ -77,3 +78,25 @@ def weighted_mean(scores: Floats | Bools) -> Weighted:
     """Weighted form of the mean of ``scores`` [N] over images."""
     column = np.asarray(scores, dtype=np.float64)
     return lambda counts: np.asarray(counts @ column / len(column))
+
+
+def average_precision(scores: ArrayLike, truth: ArrayLike) -> float:
+    """Average precision of one label: the mean over its images of the precision at their scores; ties count together.
+
+    Args:
+        scores: of N images [N]; higher means that the label applies.
+        truth: whether it does [N], at least once.
+
+    >>> average_precision([0.9, 0.8, 0.3], [True, False, True])
+    0.8333333333333333
+    """
+    values, has = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=bool)
+    if values.ndim != 1 or values.shape != has.shape or not has.any() or not np.isfinite(values).all():
+        raise InvalidOptionError(
+            f"Scores of shape {values.shape} and labels of shape {has.shape} were given, or no image has the label.",
+            hint="Give two vectors of the same length, with at least one image that has the label.",
+        )
+    levels = values[has]
+    found = len(values) - np.searchsorted(np.sort(values), levels)
+    right = len(levels) - np.searchsorted(np.sort(levels), levels)
+    return float((right / found).mean())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from poise.errors import InvalidOptionError, LimitExceededError
+from poise.inference.independent import independent_method
 from poise.inference.option_checks import check_counts, find_methods
 from poise.options import Options, option_values
 from poise.serve.limits import MAX_CHARACTERS
@@ -40,13 +41,15 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
     limits, asked = settings.limits, job.request
     defaults = {**option_values(settings), "method": settings.methods, "calibration": None}
     if asked.uncalibrated:
-        defaults |= {"coverage": None, "max_error": None}
+        defaults |= dict.fromkeys(("coverage", "max_error", "precision", "recall"))
     if "labels" in job.options:
         defaults |= {"parents": (), "groups": ()}  # of the server's own labels
     options = Options(**{**defaults, **job.options})
     seconds = limits.seconds if asked.deadline is None else asked.deadline
     if not seconds > 0:
         raise InvalidOptionError(f"deadline is {seconds}.", hint="Use a number of seconds above 0.")
+    if options.independent:
+        options = replace(options, method=(independent_method(options.method),), views=1)
     check_counts(options.views, None)
     _check("images", images, limits.images, "too_many_images")
     _check("labels", len(options.labels), limits.labels, "too_many_labels")

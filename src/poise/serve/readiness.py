@@ -23,7 +23,8 @@ _TOLERANCES = {"float64": 1e-3, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.
 def job(settings: ServiceSettings) -> Job:
     """Return what is asked about the image: two methods, or zero-shot alone if there are no words to tune."""
     methods = ("zero-shot",) if settings.context == "none" else ("zero-shot", "kld+cats")
-    return Job(labels=LABELS, methods=methods, template="a photo of {}.", views=4, seed=0, uncalibrated=True)
+    asked = {"template": "a photo of {}.", "views": 4, "seed": 0, "uncalibrated": True, "independent": False}
+    return Job(labels=LABELS, methods=methods, **asked)
 
 
 def image() -> bytes:

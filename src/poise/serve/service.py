@@ -11,6 +11,7 @@ from typing import Any
 from poise.backbones import load_model, resolve
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Monitor
+from poise.calibration import Calibration
 from poise.errors import (
     InvalidCalibrationError,
     InvalidOptionError,
@@ -89,8 +90,10 @@ class Service:
             settings.model, device=settings.device, dtype=settings.dtype, logit_scale=settings.logit_scale
         )
         if settings.labels:
-            self.classifier(self.plan(Job()))
-        if settings.calibration is not None:
+            made = self.classifier(self.plan(Job()))
+            if made.label_guarantees is not None:
+                made.label_guarantees.check()
+        if isinstance(settings.calibration, Calibration):  # independent labels have no confidences to watch
             self._watch = settings.calibration.monitor()
             self.metrics.evidence.set_function(lambda: self.evidence or 0.0)
         self._batcher = Batcher(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poise.calibration import Calibration
+from poise.calibration.independent import IndependentCalibration
 from poise.inference.guarantees import trusted_options
 from poise.inference.option_checks import check_guarantees
 from poise.options import Options, RequestOptions, Row, check_names, request_rows, rows
@@ -55,7 +56,7 @@ class ServiceSettings(Options):
     def __post_init__(self) -> None:
         check_guarantees(self.calibration, self.coverage, self.max_error, self.reject)
         if self.labels:
-            check_labels(self.labels, fewest=1 if self.one_label else 2)
+            check_labels(self.labels, fewest=1 if self.one_label or self.independent else 2)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ class ServiceSettings(Options):
         return (self.method,) if isinstance(self.method, str) else tuple(self.method)
 
     @classmethod
-    def of_calibration(cls, calibration: Calibration, **given: Any) -> ServiceSettings:
+    def of_calibration(cls, calibration: Calibration | IndependentCalibration, **given: Any) -> ServiceSettings:
         """Return the settings under which ``calibration`` was made, with its recommended method.
 
         Args:

@@ -85,6 +85,8 @@ METADATA = Section(
         "calibration": either(_OBJECT, NULL),  # checked by `poise.calibration.Calibration`
         "coverage": _LEVEL,
         "max_error": _LEVEL,
+        "precision": _LEVEL,
+        "recall": _LEVEL,
         "threshold": _LEVEL,
         "guarantee": either(text(r"[^\x00]{0,1000}", "a text"), NULL),
     },

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from poise.cli.commands.listing import show
@@ -17,17 +18,20 @@ from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.number_files import read_table, read_truth
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import LabelsFile, Threads, labels_from, written_labels
+from poise.cli.input.tagged_images import read_tagged
 from poise.cli.output.calibration_tables import tables
 from poise.cli.output.cost_note import cost_note
 from poise.cli.output.verbose import Quiet, Verbose, remark
-from poise.errors import InvalidOptionError
+from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.progress import watched
-from poise.report.tables.table import Table
+from poise.report.tables.table import Line, Table
 
 if TYPE_CHECKING:
     from poise.calibration import Calibration
+    from poise.calibration.independent import IndependentCalibration
     from poise.inference.classifier import Classifier
 
+_LEVELS = (0.8, 0.9, 0.95)  # of precision and recall, likewise
 _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed table
 
 
@@ -90,6 +94,10 @@ def calibrate(
     numbers = {option: value for option, value in {**numbers, "--truth": truth}.items() if value is not None}
     if numbers:
         _check_alone(images, {*numbers}, [name for name in options if _typed(ctx, name)])
+    elif options["independent"] and images is not None:
+        chosen = options if _typed(ctx, "method") else {**options, "method": "zero-shot"}
+        _independent(images, names, chosen, out, confidence, quiet)
+        return
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         if numbers:
@@ -114,6 +122,46 @@ def calibrate(
         typer.echo()
         show(Table("", (), (), (f"Recommended: {calibration.reason}",)))
         typer.echo(f"Written: {out}. Use it with: poise classify IMAGES --calibration {out}")
+
+
+def _independent(
+    images: Path, names: list[str] | None, options: dict[str, Any], out: Path, confidence: float, quiet: bool
+) -> None:
+    """Calibrate independent labels; an image may have any number of them."""
+    from poise.calibration.independent import truth_table
+    from poise.inference import independent
+    from poise.inference.classifier import Classifier
+    from poise.methods import expand
+
+    paths, truth, found = read_tagged(images)
+    written = written_labels(found if names is None else names)
+    truth_table(written["labels"], truth)  # before the model is loaded
+    classifier: Classifier[Any] = Classifier(**{**options, **written, "method": list(expand(options["method"]))})
+    calibration = independent.calibrate(
+        classifier, paths, truth, confidence=confidence, watched=partial(watched, quiet=quiet)
+    )
+    calibration.save(out)
+    counts = calibration.truth.sum(0)
+    lines = tuple(
+        Line.of(label, str(counts[at]), f"{calibration.fit.a[at]:.3g}", f"{calibration.fit.b[at]:.3g}")
+        for at, label in enumerate(calibration.conditions.labels)
+    )
+    note = "The probability of a label is sigmoid(a z + b), z its logit. Labels with few images are like the others."
+    show(Table(f"Labels of {len(calibration)} images", ("Label", "Images", "a", "b"), lines, (note,), texts=1))
+    for name in ("precision", "recall"):
+        shares = (f"{100 * level:g} %: {_certified(calibration, name, level)}" for level in _LEVELS)
+        typer.echo(f"Labels of {len(lines)} with a certified threshold, by {name}: {', '.join(shares)}")
+    use = f"poise classify IMAGES --calibration {out} --precision 0.9"
+    typer.echo(f"Written: {out}. Use it with: {use}")
+
+
+def _certified(calibration: IndependentCalibration, name: str, level: float) -> int:
+    """Return how many labels have a certified threshold."""
+    try:
+        found = calibration.thresholds(**{name: level})
+    except InvalidCalibrationError:
+        return 0
+    return int(np.isfinite(found.yes if name == "precision" else found.no).sum())
 
 
 def _check_alone(images: Path | None, numbers: set[str], options: list[str]) -> None:

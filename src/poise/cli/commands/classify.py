@@ -148,7 +148,7 @@ def classify(
             remark(note, quiet=quiet)
         items = (item for shard in shards for item in read_shard(shard) if name_of(item) not in finished)
         outcomes = watched(classifier.each(items, details=details), total, quiet=quiet)
-        if options["calibration"] is not None:
+        if options["calibration"] is not None and not options["independent"]:
             valid = StillValid(options["calibration"], chosen[0])
             held.callback(valid.say, verbose=verbose)  # last, also where images failed
             outcomes = valid.passed_on(outcomes)
@@ -245,7 +245,7 @@ def _answers(options: dict[str, Any]) -> tuple[str, ...]:
     """Return all that an image may be answered with: the labels and, with a tree, its nodes."""
     from poise.calibration import Tree
 
-    if options["groups"]:
+    if options["groups"] or options["independent"]:
         raise InvalidOptionError("--sort-into needs one answer per image.", hint="Sort by one group of labels.")
 
     return Tree(options["labels"], options["parents"]).names if options["parents"] else options["labels"]

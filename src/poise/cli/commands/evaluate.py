@@ -12,6 +12,7 @@ import typer
 from poise.cli.commands.listing import show
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.shared_options import BatchSize, Device, Dtype, StoredModel, Threads
+from poise.cli.input.tagged_images import read_tagged
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import write_atomic
@@ -21,6 +22,7 @@ from poise.text import counted
 
 if TYPE_CHECKING:
     from poise.calibration import Evaluation
+    from poise.calibration.label_evaluation import LabelEvaluation
 
 _STYLE = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
 _STYLE += "td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}"
@@ -41,6 +43,8 @@ def evaluate(
     max_error: Annotated[
         float | None, typer.Option(help="Check the decision to abstain, for at most this share of wrong answers.")
     ] = None,
+    precision: Annotated[float | None, typer.Option(help="Of independent labels: check the yes.")] = None,
+    recall: Annotated[float | None, typer.Option(help="Of independent labels: check the no.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write a page with figures (.html), or all numbers (.json).")
     ] = None,
@@ -54,14 +58,14 @@ def evaluate(
     """Measure accuracy, errors among the answered, coverage and set sizes on images that were not calibrated on."""
     if out is not None and out.suffix not in (".html", ".json"):
         raise InvalidOptionError(f"--out is '{out}'.", hint="Give a name that ends in .html or .json.")
-    paths, truth, _ = read_labelled(images)
-    from poise.calibration import Calibration
-    from poise.inference import evaluating
+    from poise.inference import evaluating, independent
     from poise.inference.classifier import Classifier
-    from poise.inference.guarantees import trusted_options
+    from poise.inference.guarantees import read, trusted_options
     from poise.methods import expand
 
-    stored = Calibration.load(calibration)
+    stored = read(calibration)
+    kind: Any = independent if stored.conditions.independent else evaluating
+    paths, truth, _ = (read_tagged if stored.conditions.independent else read_labelled)(images)
     named = {} if model is None else {"model": model}
     options: dict[str, Any] = {
         **trusted_options(stored, named),
@@ -69,6 +73,8 @@ def evaluate(
         "calibration": stored,
         "coverage": coverage,
         "max_error": max_error,
+        "precision": precision,
+        "recall": recall,
         "device": device,
         "dtype": dtype,
         "batch_size": batch_size,
@@ -76,7 +82,7 @@ def evaluate(
     if method is not None:
         options["method"] = list(expand(method))
     classifier: Classifier[Any] = Classifier(**options)
-    found = evaluating.evaluate(classifier, paths, truth, watched=partial(watched, quiet=quiet))
+    found = kind.evaluate(classifier, paths, truth, watched=partial(watched, quiet=quiet))
     show(_table(found))
     if out is not None:
         text = json.dumps(found.to_dict(), indent=1) if out.suffix == ".json" else _page(found)
@@ -84,13 +90,13 @@ def evaluate(
         remark(f"written to {out}.", quiet=quiet)
 
 
-def _table(found: Evaluation) -> Table:
+def _table(found: Evaluation | LabelEvaluation) -> Table:
     lines = tuple(Line.of(title, *texts) for title, texts in found.rows())
     title = f"{counted(len(found), 'image')} that were not calibrated on"
     return Table(title, ("", *found.methods), lines, tuple(found.notes()), texts=1 + len(found.methods))
 
 
-def _page(found: Evaluation) -> str:
+def _page(found: Evaluation | LabelEvaluation) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width"><title>poise evaluate</title><style>{_STYLE}</style></head><body>'

@@ -89,14 +89,19 @@ def stored_options(ctx: typer.Context, options: Mapping[str, Any], labels: Seque
         stored = onnx_options(str(options["model"]).removeprefix("onnx:"))
         found = unless_given(ctx, found, {**stored, "method": [stored["method"]]})
     if file is not None:
-        from poise.calibration import Calibration
-        from poise.inference.guarantees import trusted_options
+        from poise.inference.guarantees import read, trusted_options
 
-        known = Calibration.load(file)
+        known = read(file)
         stored = trusted_options(known, given(ctx, found))
         found = {**unless_given(ctx, found, stored), "calibration": known}
     own = {name: tuple(found.get(name, ())) for name in ("labels", "groups", "parents")}
-    return {**found, **(written_labels(labels, own["parents"]) if labels else own)}
+    found = {**found, **(written_labels(labels, own["parents"]) if labels else own)}
+    if found.get("independent"):
+        from poise.inference.independent import ZERO_SHOT, independent_method
+
+        chosen = found["method"] if "method" in given(ctx, options) else ZERO_SHOT
+        found["method"] = [independent_method(chosen)]
+    return found
 
 
 def written_labels(written: Sequence[str], parents: Sequence[str] = ()) -> dict[str, Any]:

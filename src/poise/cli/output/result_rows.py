@@ -23,6 +23,7 @@ Value = Callable[["Result"], object]
 
 _IN_SET = 5  # labels of a prediction set that the table shows
 _WIDE = 110  # columns; a terminal with fewer shows the size of sets with more than two labels
+_TEXTS = ("next", "set", "yes", "unsure", "node", "decision")  # columns of words
 _DISPENSABLE = ("entropy", "margin", "match", "raw", "next", "method")  # in a narrow terminal; the method if it is one
 _KEYS = tuple(row.name for row in fields(Result) if row.name not in ("calibrated", "guarantee"))  # of JSON rows
 _NUMBERS = ("confidence", "margin", "entropy", "match")  # of a result
@@ -54,6 +55,15 @@ def _set(result: Result) -> str | None:
     return "{" + ", ".join(result.prediction_set[:_IN_SET]) + (f" and {more} more" if more > 0 else "") + "}"
 
 
+def _said(result: Result, outcome: str) -> str | None:
+    """Return the labels with this outcome; None without outcomes."""
+    if result.outcomes is None:
+        return None
+    labels = [label for label, said in result.outcomes.items() if said == outcome]
+    more = f" and {len(labels) - _IN_SET} more" if len(labels) > _IN_SET else ""
+    return ", ".join(labels[:_IN_SET]) + more if labels else "none"
+
+
 # Columns of the table; one without any value is left out.
 _TABLE: dict[str, Value] = {
     "method": lambda result: result.method,
@@ -62,6 +72,8 @@ _TABLE: dict[str, Value] = {
     "raw": _number("raw_confidence", "{:.3f}".format),
     "next": _next,
     "set": _set,
+    "yes": lambda result: _said(result, "yes"),
+    "unsure": lambda result: _said(result, "unsure"),
     "node": lambda result: result.node,
     "decision": lambda result: result.decision,
 }
@@ -120,7 +132,7 @@ def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
         tuple(lines),
         tuple(below),
         texts=3,
-        more_texts=frozenset(headings.index(name) for name in ("next", "set", "node", "decision") if name in shown),
+        more_texts=frozenset(headings.index(name) for name in _TEXTS if name in shown),
         dispensable=tuple(
             headings.index(name)
             for name in _DISPENSABLE
