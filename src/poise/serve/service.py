@@ -10,8 +10,7 @@ from typing import Any
 
 from poise.backbones import load_model, resolve
 from poise.backbones.fingerprint import fingerprint
-from poise.calibration import Monitor
-from poise.calibration import Calibration
+from poise.calibration import Calibration, Monitor
 from poise.errors import (
     InvalidCalibrationError,
     InvalidOptionError,
