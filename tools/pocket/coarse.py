@@ -139,7 +139,7 @@ def measure(encoder: DualEncoder, root: Path, cache: Path | None, nouns: dict[st
     found[f"ImageNet, {len(labels)} groups"] = imagenet.coarse(labels, members, fine)
     drawer, sets = Drawer(nouns, [], lambda row: True), []
     for seed in range(FIRST, FIRST + SETS):
-        chosen = [nouns["rows"][r] for r in drawer(seed, "cut", standard=True, distractors=False).rows]
+        chosen = [nouns["rows"][r] for r in drawer(seed, "cut", distractors=False).rows]
         members = narrowest(chosen)
         if int(members.sum(0)[imagenet.labels].sum()) >= FEWEST:
             sets.append(imagenet.coarse([row["text"] for row in chosen], members, fine))

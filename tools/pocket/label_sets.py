@@ -10,15 +10,12 @@ from typing import Any
 
 LARGEST = 200
 KINDS = {"cut": 0.5, "words": 0.3, "names": 0.2}
-ADJECTIVE = 0.05
-STANDARD, LOOKS = 0.35, 0.2  # share of the standard template and of those that claim a look
 
 
 @dataclass(frozen=True)
 class LabelSet:
-    """Token ids of each sentence, the noun's row (-1: covers nothing) and, if it covers nothing, the distractor."""
+    """The noun's row (-1: it covers nothing) and, if it covers nothing, the distractor."""
 
-    texts: list[list[int]]
     rows: list[int]
     others: list[int]
 
@@ -37,10 +34,8 @@ class Drawer:
         self.named = [[r for r in node["rows"] if self.admitted[r]] for node in self.nodes]
         self.roots = [i for i, node in enumerate(self.nodes) if node["size"] > 3 and len(node["children"]) > 1]
 
-    def __call__(
-        self, seed: int, kind: str | None = None, *, standard: bool = False, distractors: bool = True
-    ) -> LabelSet:
-        """One label set; its kind is drawn unless given, and `standard` takes "a photo of a {}." alone."""
+    def __call__(self, seed: int, kind: str | None = None, *, distractors: bool = True) -> LabelSet:
+        """One label set; its kind is drawn unless given."""
         draw = random.Random(seed)
         kind = kind or draw.choices(list(KINDS), list(KINDS.values()))[0]
         size = round(math.exp(draw.uniform(math.log(2), math.log(LARGEST))))
@@ -53,13 +48,7 @@ class Drawer:
             rows += draw.choices(self.words, self.weights, k=max(fill, 2 - len(rows)))
         rows = list(dict.fromkeys(rows))
         others = self.distractors(draw, rows) if distractors else []
-        before, after = self.template(draw, standard)
-        words = [self.rows[r]["ids"] for r in rows] + [self.nouns["distractors"][o] for o in others]
-        if not standard:
-            adjectives = self.nouns["adjectives"]
-            words = [(draw.choice(adjectives) if draw.random() < ADJECTIVE else []) + word for word in words]
-        texts = [[*before, *word, *after] for word in words]
-        return LabelSet(texts, rows + [-1] * len(others), [-1] * len(rows) + others)
+        return LabelSet(rows + [-1] * len(others), [-1] * len(rows) + others)
 
     def distractors(self, draw: random.Random, rows: list[int]) -> list[int]:
         """Nouns that cover no class, of any kind or like one of the labels."""
@@ -72,12 +61,6 @@ class Drawer:
                 for _ in range(many)
             )
         )
-
-    def template(self, draw: random.Random, standard: bool) -> tuple[list[int], list[int]]:
-        chance = draw.random()
-        if standard or chance < STANDARD:
-            return self.nouns["templates"][0]
-        return draw.choice(self.nouns["looks" if chance < STANDARD + LOOKS else "templates"])
 
     def cut(self, draw: random.Random, size: int) -> list[int]:
         """Split a node of the tree into its children, and these again, until there are enough; some are left out."""

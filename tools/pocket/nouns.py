@@ -68,9 +68,12 @@ def build(corpus: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     ids, rows = corpus["ids"], []
     row_of: dict[str, int] = {}
 
-    def add(text: str, tokens: list[int], cover: dict[int, float], weight: float, word: str) -> None:
+    def add(
+        text: str, tokens: list[int], cover: dict[int, float], weight: float, word: str, *, pair: bool = False
+    ) -> None:
         row_of.setdefault(text, len(rows))
-        rows.append({"text": text, "ids": tokens, "cover": sorted(cover.items()), "weight": weight, "word": word})
+        row = {"text": text, "ids": tokens, "cover": sorted(cover.items()), "weight": weight, "word": word}
+        rows.append(row | {"pair": pair})
 
     for c, name in enumerate(corpus["names"]):
         add(name, ids["names"][c], {c: 1.0}, 1.0, name)
@@ -93,7 +96,7 @@ def build(corpus: dict[str, Any], seed: int = 0) -> dict[str, Any]:
                 cover[c] = max(v, cover.get(c, 0.0))
             joint = draw.randrange(len(JOINTS))
             text = f"{first['text']} {JOINTS[joint]} {second['text']}"
-            add(text, first["ids"] + ids["joints"][joint] + second["ids"], cover, 0.3, text)
+            add(text, first["ids"] + ids["joints"][joint] + second["ids"], cover, 0.3, text, pair=True)
     known = {row["word"] for row in rows}
     free = [w for w, word in enumerate(corpus["words"]) if not covers[w] and word not in known]
     weights = [common[corpus["words"][w]] for w in free]

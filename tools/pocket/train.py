@@ -16,6 +16,7 @@ import corpus as corpora
 import distil
 import fitting
 import nouns
+import refit
 import space as spaces
 import targets as teachers
 import torch
@@ -48,7 +49,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the words that are kept for measuring")
     parser.add_argument("--start", type=Path, help="a finished model: its text tower instead of the first stage")
-    parser.add_argument("--distil", action="store_true", help="second stage: what the image tower knows (`distil.py`)")
+    parser.add_argument("--distil", action="store_true", help="second stage: `distil.py` and `refit.py`")
     parser.add_argument("--no-images", action="store_true", help="leave the looks of images out: text alone")
     parser.add_argument(
         "--text-only", action="store_true", help="stop at text.safetensors: no images, no vision package"
@@ -113,15 +114,20 @@ def first_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTow
 
 
 def second_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTower) -> None:
-    """Distil what the image tower answers on photos without labels."""
+    """Learn what the image tower answers on photos without labels; all else stays."""
     file = args.cache / "photos.safetensors"
     if not file.exists():
         import photos
 
         save_file(photos.compute(args.data, args.device, os.cpu_count() or 0), file)
-    options = distil.Settings(hold_out=args.hold_out, seed=args.seed)
-    seen, words = distil.unpacked(load_file(file)), nouns.load(args.cache, corpus)
-    distil.Distillation(tower, words, seen, options, args.device).train(os.cpu_count() or 0)
+    seen, words, tower = distil.unpacked(load_file(file)), nouns.load(args.cache, corpus), tower.to(args.device)
+    settings = distil.Settings(hold_out=args.hold_out, seed=args.seed)
+    directions = distil.Directions(tower, words, seen, settings, args.device)
+    found = directions.learn(os.cpu_count() or 0)
+    second = refit.Refit(tower, corpus, directions, found, refit.Settings(seed=args.seed))
+    print(f"before:\n{second.report()}", flush=True)
+    second.train()
+    print(f"after:\n{second.report()}", flush=True)
 
 
 def main() -> None:
