@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,16 @@ def save_open_clip(kind: str, folder: Path) -> Any:
     return model.eval()
 
 
+@functools.cache
+def _simple_tokenizer() -> SimpleTokenizer:
+    return SimpleTokenizer()
+
+
 def save_clip(folder: Path, *, length: int = 77) -> Any:
     """A random transformers CLIPModel with CLIP's own vocabulary; returns the model."""
     import transformers
 
-    simple = SimpleTokenizer()
+    simple = _simple_tokenizer()
     vocabulary = dict(simple.encoder)
     vocabulary["<|startoftext|>"] = vocabulary.pop("<start_of_text>")
     vocabulary["<|endoftext|>"] = vocabulary.pop("<end_of_text>")

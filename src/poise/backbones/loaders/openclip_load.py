@@ -8,7 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def make_tokenizer(text: dict[str, Any], find: Callable[[str], Path]) -> object:
     source = text.get("hf_tokenizer_name")
     if not source:
         with library_errors("tokenizer_kwargs"):
-            return SimpleTokenizer(context_length=length, **options)
+            return SimpleTokenizer(context_length=length, **options) if options else _clip_tokenizer(length)
     folder = find(source)
     mode = text.get("tokenizer_mode")
     with clean_copy(folder, {}) as clean, library_errors(folder):
@@ -155,6 +155,11 @@ def make_tokenizer(text: dict[str, Any], find: Callable[[str], Path]) -> object:
         tokenizer = HFTokenizer(str(clean), length, tokenizer_mode=mode, **options, **safe)
         check_tokenizer(tokenizer.tokenizer, folder)
         return tokenizer
+
+
+@lru_cache(2)  # making one takes longer than loading a small model
+def _clip_tokenizer(length: int) -> SimpleTokenizer:
+    return SimpleTokenizer(context_length=length)
 
 
 def known_names() -> list[str]:
