@@ -104,7 +104,7 @@ export_onnx(classify, sys.argv[1])
 found["export"] = onnx_options(sys.argv[1])["blur"] == 0.5
 
 from poise.cli.output import row_settings
-found["rows to resume"] = row_settings.settings({"method": ["zero-shot"], "blur": 0.75}, None)["blur"] == 0.75
+found["rows to resume"] = row_settings.settings({"method": ["zero-shot"], "blur": 0.75}, classify)["blur"] == 0.75
 print(json.dumps(found))
 """
 

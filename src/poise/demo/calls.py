@@ -98,10 +98,11 @@ def in_curl(call: Call) -> str:
     fields: list[tuple[str, object]] = []
     for row in rows(AnswerOptions, ComputeOptions):  # also the defaults: the server may have been started with others
         value = call.methods if row.name == "method" else getattr(call.options, row.name)
-        if row.about.request and value is not None:
+        if row.about.request and value is not None and value is not False:
             fields += [(row.about.request, part) for part in (value if isinstance(value, tuple) else (value,))]
     fields += [] if call.calibrated or not call.switched_off else [("uncalibrated", "true")]
     for field, value in fields:
+        value = str(value).lower() if isinstance(value, bool) else value  # as JSON writes it
         words += ["--form-string", f"{field}={value}"]  # unlike -F, no sign in the value has a meaning
     return shlex.join(words)
 
