@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 import poise
 from poise import progress
 from poise.cli.app import app
+from poise.cli.output import sink
+from poise.cli.output.result_rows import Columns
 from poise.cli.output.row_settings import settings_file
 from poise.cli.output.sorted_images import SortedImages
 from poise.errors import InvalidOptionError, RunConflictError
@@ -204,6 +206,9 @@ def test_the_last_line_counts_and_says_where_the_rows_are(folder: Path, tmp_path
     both = run(folder, "--format", "csv", "--out", out, "--threshold", middle, "--method", "zero-shot,tpt")
     assert "answered by zero-shot" in both.stderr
     assert "answered by tpt" in both.stderr
+    counting = sink.Sink("table", Columns(("tpt",), ("cat", "dog")), None)
+    counting.decisions.update({("tpt", "abstained"): 1, ("tpt", "answered"): 2})
+    assert "2 answered, 1 abstained" in counting.summary()
 
 
 @pytest.mark.parametrize("links", [False, True])

@@ -94,12 +94,19 @@ class Sink:
         """Return how many images were answered, and where the rows are."""
         counts = [
             f"{number} {what}" + (f" by {method}" if len(self.columns.methods) > 1 else "")
-            for (method, what), number in sorted(self.decisions.items(), key=lambda item: item[0][0])
+            for (method, what), number in sorted(self.decisions.items(), key=lambda item: _place(*item[0]))
         ]
         counts += [f"{self.failed} failed (the rows say why)"] if self.failed else []
         written = [f"written to {self.path}"] if self.path else []
         written += [f"sorted into {self.sorting.root}"] if self.sorting else []
         return f"{counted(self.done, 'image')}: {', '.join(counts) or 'nothing to do'}" + "; ".join(["", *written])
+
+
+_DECISIONS = ("answered", "abstained", "unknown")  # in the order in which they are counted
+
+
+def _place(method: str, what: str) -> tuple[str, int]:
+    return method, _DECISIONS.index(what)
 
 
 def _decision(result: Result) -> str:
