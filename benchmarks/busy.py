@@ -27,7 +27,7 @@ def measure(earlier: bool, repeats: int, device: str) -> list[float]:
     import poise
     from poise.images.samples import sample_images
 
-    classify = poise.Classifier(LABELS, device="cpu" if earlier else device)
+    classify = poise.Classifier(LABELS, views=64, device="cpu" if earlier else device)
     image, times = sample_images()[0], []
     with earlier_path(classify.encoder) if earlier else nullcontext():
         for _ in range(repeats + 1):

@@ -25,7 +25,7 @@ def main() -> None:
     import poise
     from poise.images.samples import sample_images
 
-    classify = poise.Classifier(LABELS, method=options.method, device="cpu")
+    classify = poise.Classifier(LABELS, method=options.method, views=64, device="cpu")
     print(f"import and load      {time.perf_counter() - began:6.2f} s")
     for path in sample_images():
         began, busy = time.perf_counter(), time.process_time()
