@@ -78,8 +78,8 @@ def _encoder(device: torch.device, dtype: torch.dtype) -> Encoder:
         image, text = _Image(), _Text()
     freeze(image, device, dtype)
     freeze(text, device, dtype)
-    side = TextSide(_token_ids, text.table, SharedPrefix(text.tower()), _LENGTH, False, 0)
-    weights = Weights.of(nn.ModuleDict({"image": image, "text": text}))
+    side = TextSide(_token_ids, text.table, SharedPrefix(text.tower()), _LENGTH, False, 0, bytes)
+    weights = Weights.of(nn.ModuleDict({"image": image, "text": text}), dtype)
     return Encoder(NAME, ImageSide(_SPEC, image.tower()), side, weights, scale=100.0)
 
 

@@ -2,6 +2,7 @@
 
     python tools/chaos.py --kills 200          # all rows but Ray's
     python tools/chaos.py --rows ray           # workers of a Ray run, one killed every few seconds
+    python tools/chaos.py --rows nodes --kills 50   # workers, nodes and the command of a job on three nodes
 
 Each row of the table starts `poise bench run` or `poise classify --resume` (model tiny) in its own process, lets a
 fault happen, and repeats the same command until it ends. The exit code is 1 if anything is lost, doubled or different.
@@ -252,7 +253,8 @@ ROWS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="in all rows together")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="; ".join([*ROWS, "ray"]))
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="; ".join([*ROWS, "ray", "nodes"]))
+    parser.add_argument("--seconds", type=float, default=3600, help="of the row nodes, after which no job is begun")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
@@ -266,6 +268,10 @@ def main() -> None:
                 from tools.chaos_ray import run_with_kills
 
                 run_with_kills(root, count)
+            elif name == "nodes":
+                from tools.chaos_nodes import run_with_kills as kill_nodes
+
+                kill_nodes(root, count, asked.kills, asked.seconds)
             else:
                 kind, row = ROWS[name]
                 command = Command(kind, root / name.replace(":", ""))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from poise.errors import InvalidOptionError, MissingDependencyError, StorageError, UnreachableError, reason_of
 from poise.files import read_bounded, write_atomic
@@ -222,7 +223,13 @@ def _resolve(address: str) -> tuple[Any, str]:
 def _of_pyarrow(bucket: str, options: str) -> Any:
     from pyarrow.fs import FileSystem
 
-    return FileSystem.from_uri(f"{bucket}?{options}" if options else bucket)[0]
+    known = dict(parse_qsl(options))
+    if bucket.startswith("s3://"):  # what the tools of S3 take from the environment, and pyarrow only in part
+        endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        found = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme, "region": region}
+        known = {**{name: value for name, value in found.items() if value}, **known}
+    return FileSystem.from_uri(f"{bucket}?{urlencode(known)}" if known else bucket)[0]
 
 
 @lru_cache(maxsize=16)
