@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py --parts tars,labels --model random-vit:B-16     # on a GPU
     python benchmarks/scale.py --parts ray,memory --model tiny --device cpu    # needs the extra `ray`
+    python benchmarks/scale.py --parts rounding --model pocket --views 16      # answers from features and from images
 
 Images are random JPEG files of 500 x 375 pixels, about 60 KB each; features are random.
 """
@@ -20,15 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import random_vit  # noqa: F401  registers the model
 import torch
 from inputs import jpegs, labels
+from PIL import Image
 
 from poise.backbones import load_model
 from poise.backbones.fingerprint import fingerprint
 from poise.data.opening import open_images
 from poise.data.stored_features import FORMAT, FeatureShard, Made, feature_table
+from poise.images.samples import sample_images
 from poise.inference.batch_sizes import default_batch_size
+from poise.jobs.answer_table import Shown
 from poise.jobs.run import Engine, run
 from poise.jobs.workers import AnswerJob, EmbedJob, encode
 from poise.parts import write_manifest, write_part
@@ -40,11 +45,12 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts.split(","):
-            {"tars": tars, "labels": new_labels, "ray": ray, "memory": memory}[part](options, Path(folder))
+            parts = {"tars": tars, "labels": new_labels, "ray": ray, "memory": memory, "rounding": rounding}
+            parts[part](options, Path(folder))
 
 
 def note(part: str, **facts: Any) -> None:
-    rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in facts.items()}
+    rounded = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in facts.items()}
     print(json.dumps({"part": part, **rounded}), flush=True)
 
 
@@ -189,6 +195,28 @@ def memory(options: argparse.Namespace, folder: Path) -> None:
     began = time.perf_counter()
     run(job, shards, Engine(), watch=watch)
     note("memory", rows=rows, seconds=time.perf_counter() - began)
+
+
+def rounding(options: argparse.Namespace, folder: Path) -> None:
+    """How far answers from stored features are from those of the images: 40 cuts of the sample images."""
+    for path in sample_images():
+        image = Image.open(path).convert("RGB")
+        for cut in range(8):
+            box = (10 * cut, 5 * cut, image.width - 12 * cut, image.height - 8 * cut)
+            image.crop(box).save(folder / f"{path.stem}-{cut}.png")
+    views, methods = options.views[-1], ("zero-shot", "zero", "mta", "tpt", "kld+cats")
+    chosen = {"labels": labels(20), "model": options.model, "method": methods, "views": views, "device": options.device}
+    sources = open_images([str(folder)])
+    run(EmbedJob(str(folder / "f"), options.model, options.device, recipe=ViewRecipe(views)), sources, Engine())
+    run(AnswerJob(str(folder / "a"), chosen, Shown(20)), sources, Engine())
+    stored = [FeatureShard(str(folder / "f" / "part-000000.parquet"))]
+    run(AnswerJob(str(folder / "b"), chosen, Shown(20)), stored, Engine())
+    direct, again = (pq.read_table(folder / name / "part-000000.parquet").to_pylist() for name in "ab")
+    for method in methods:
+        pairs = [pair for pair in zip(direct, again, strict=True) if pair[0]["method"] == method]
+        gaps = [abs(one["confidence"] - two["confidence"]) for one, two in pairs]
+        changed = sum(one["label"] != two["label"] for one, two in pairs)
+        note("rounding", method=method, views=views, images=len(pairs), labels_changed=changed, largest=max(gaps))
 
 
 def _numbers(text: str) -> list[int]:

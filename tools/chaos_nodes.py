@@ -1,4 +1,4 @@
-"""The row of `tools/chaos.py` in which a job runs on a cluster of three nodes, and everything in it is killed at random.
+"""The row of `tools/chaos.py` in which a job runs on three nodes, and everything in it is killed at random.
 
 A kill is one of: a worker process, a node (its raylet and all that it started), or the command itself, which is then
 started again with --resume. A job that is finished is compared with a local one, row by row, and the next one begins.
@@ -24,8 +24,8 @@ from tests.data.test_sources import write_shard
 from tests.evaluate.attempt import make_images
 
 SHARDS, EACH = 24, 6
-PAUSES = (2.0, 8.0)  # seconds between two kills
-FIRST = 12.0  # seconds for the first worker of an attempt to start
+PAUSES = (0.0, 3.0)  # seconds from a finished part to the next kill
+PATIENCE = 90.0  # seconds without a finished part after which something is killed all the same
 
 
 def run_with_kills(root: Path, count: Any, kills: int, seconds: float) -> None:
@@ -78,15 +78,16 @@ def _attempt(
     resume = ["--resume"] if (root / folder).exists() else []
     engine = ["--engine", "ray", "--address", cluster.address, "--actors", "2", *resume]
     command = subprocess.Popen([*_command(root, folder), *engine], stderr=subprocess.DEVNULL)
-    pause = FIRST
+    done, since = _finished(root / folder), time.monotonic()
     while True:
         try:
-            return command.wait(timeout=pause)
+            return command.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             pass
-        pause = numbers.uniform(*PAUSES)
-        if count.kills >= kills:
+        if count.kills >= kills or (_finished(root / folder) == done and time.monotonic() < since + PATIENCE):
             continue
+        time.sleep(numbers.uniform(*PAUSES))
+        done, since = _finished(root / folder), time.monotonic()
         kind = numbers.choice(["worker", "worker", "node", "driver"])
         if kind == "driver":
             command.send_signal(signal.SIGKILL)
@@ -99,6 +100,10 @@ def _attempt(
             os.kill(numbers.choice(workers), signal.SIGKILL)
         kinds[kind] += 1
         count.kills += 1
+
+
+def _finished(folder: Path) -> int:
+    return len(list(folder.glob("ledger/*.json")))
 
 
 def _workers(nodes: list[Any]) -> list[int]:
