@@ -37,6 +37,7 @@ SECTIONS = {  # the site's sections: title -> first page, and the pages below it
             "serving",
             "client",
             "export",
+            "integrations",
             "cluster",
             "guides/own_dataset",
             "guides/compare_runs",

@@ -53,17 +53,25 @@ def test_a_task_gets_a_choice_with_its_probability(backend, tmp_path, monkeypatc
 
 
 def test_nothing_is_written_where_it_abstains(backend, tmp_path, monkeypatch):
+    """Answers that the model is sure of are right and the others wrong, so that a threshold can be certified."""
     import poise
 
     numbers = np.random.default_rng(0)
-    images = [Image.fromarray(numbers.integers(0, 256, (8, 8, 3), dtype=np.uint8)) for _ in range(100)]
-    labels = ["cat", "dog"] * 50
-    classifier = poise.Classifier(["cat", "dog"], "tiny", views=2, device="cpu")
-    classifier.calibrate(images, labels).save(tmp_path / "calibration.json")
+    images = [Image.fromarray(numbers.integers(0, 256, (8, 8, 3), dtype=np.uint8)) for _ in range(260)]
+    classifier = poise.Classifier(["cat", "dog"], "tiny", "zero-shot", views=1, device="cpu")
+    results = classifier(images)
+    middle = float(np.quantile([result.confidence for result in results], 0.3))
+    other = {"cat": "dog", "dog": "cat"}
+    labels = [one.label if one.confidence > middle else other[one.label] for one in results]
+    classifier.calibrate(images[:200], labels[:200]).save(tmp_path / "calibration.json")
     monkeypatch.setenv("POISE_CALIBRATION", str(tmp_path / "calibration.json"))
     monkeypatch.setenv("POISE_MAX_ERROR", "0.05")
     monkeypatch.setattr(backend.PoiseBackend, "get_local_path", lambda self, url, **_: url)
-    numbers.bytes(1)
-    Image.fromarray(numbers.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(tmp_path / "new.png")
-    (one,) = post(backend, tmp_path, [{"id": 1, "data": {"image": str(tmp_path / "new.png")}}])
-    assert one["result"] == []  # labels that have nothing to do with the images: no answer is sure enough
+    order = sorted(range(200, 260), key=lambda at: results[at].confidence)
+    tasks = []
+    for name, at in (("unsure", order[0]), ("sure", order[-1])):
+        images[at].save(tmp_path / f"{name}.png")
+        tasks.append({"id": at, "data": {"image": str(tmp_path / f"{name}.png")}})
+    unsure, sure = post(backend, tmp_path, tasks)
+    assert unsure["result"] == []
+    assert sure["result"][0]["value"]["choices"] == [results[order[-1]].label]
