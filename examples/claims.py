@@ -3,8 +3,8 @@
     python examples/claims.py --out claims                     # 60 pictures made of images that scikit-image carries
     python examples/claims.py --out claims --images FOLDER     # your own, one folder per class
 
-Draws targets and temperatures of one image, and reliability, confidence, entropy change and discrepancy of all, and says
-for each claim whether it holds here. A few images decide little: the floor of the ECE is printed beside it.
+Draws targets and temperatures of one image, and reliability, confidence, entropy change and discrepancy of all, and
+says for each claim whether it holds here. A few images decide little: the floor of the ECE is printed beside it.
 """
 
 from __future__ import annotations
