@@ -34,7 +34,7 @@ class LabelEvaluation:
     labels: tuple[str, ...]
     probs: Floats
     truth: Bools
-    outcomes: NDArray[np.str_] | None = None
+    outcomes: NDArray[Any] | None = None  # of texts; Sphinx takes the name of their type for a reference
     precision: float | None = None
     recall: float | None = None
     left_out: int = 0
