@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from poise.errors import InvalidOptionError, MissingDependencyError, StorageError, UnreachableError, reason_of
+from poise.errors import InvalidOptionError, StorageError, UnreachableError, reason_of
 from poise.files import read_bounded, write_atomic
 
 Z = TypeVar("Z")
@@ -211,8 +211,6 @@ def _resolve(address: str) -> tuple[Any, str]:
             return _of_pyarrow(f"{scheme}://{path.partition('/')[0]}/", options), path.rstrip("/")
         return _of_fsspec(scheme), address if scheme in ("http", "https") else rest.rstrip("/")
     except (ValueError, OSError, ImportError, NotImplementedError) as error:
-        if isinstance(error, MissingDependencyError):
-            raise
         raise InvalidOptionError(
             f"'{address}' can't be opened: {reason_of(error)}.",
             hint="Addresses are s3://, gs://, hf://, https:// or another scheme of fsspec, or local paths.",
@@ -234,9 +232,7 @@ def _of_pyarrow(bucket: str, options: str) -> Any:
 
 @lru_cache(maxsize=16)
 def _of_fsspec(scheme: str) -> Any:
-    try:
-        import fsspec
-        from pyarrow.fs import FSSpecHandler, PyFileSystem
-    except ImportError:
-        raise MissingDependencyError.of(f"'{scheme}://'", "fsspec", "data") from None
+    import fsspec  # which huggingface_hub brings
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
     return PyFileSystem(FSSpecHandler(fsspec.filesystem(scheme)))

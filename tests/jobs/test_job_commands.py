@@ -304,6 +304,27 @@ def test_collect_refuses_folders_that_are_damaged(whole: Path, tmp_path: Path) -
 # Operations
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_monitor_and_summary_of_a_calibrated_job(folder: Path, tmp_path: Path) -> None:
+    """Images that are like those of the calibration raise no alarm; another model's answers are refused."""
+    pixels = np.random.default_rng(3).integers(0, 256, (60, 24, 32, 3), np.uint8)
+    options: Any = {"model": "tiny", "method": ["zero-shot"], "device": "cpu"}
+    made = Classifier(["cat", "dog", "tree"], **options).calibrate(list(pixels), ["cat", "dog", "tree"] * 20)
+    made.save(tmp_path / "c.json")
+    plain = ["classify", f"wds:{folder}/*.tar", "--calibration", str(tmp_path / "c.json"), "--device", "cpu"]
+    done = CliRunner().invoke(app, [*plain, "--out", f"{tmp_path}/out/", "--verbose"])
+    assert done.exit_code == 3, done.output
+    assert "A sample of 9 images in random order" in done.stderr
+    watched = CliRunner().invoke(app, ["monitor", str(tmp_path / "c.json"), str(tmp_path / "out")])
+    assert watched.exit_code in (0, 6), watched.output
+    assert "9 images" in watched.stdout
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["settings"]["fingerprint"] = "0" * 32
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    refused = CliRunner().invoke(app, ["monitor", str(tmp_path / "c.json"), str(tmp_path / "out")])
+    assert "0" * 32 in str(refused.exception)
+
+
 def test_a_dry_run_says_what_it_would_take(folder: Path, tmp_path: Path) -> None:
     plain = [*LABELS, "--method", "zero-shot", "--model", "tiny", "--device", "cpu", "--out", f"{tmp_path}/out/"]
     done = CliRunner().invoke(app, ["classify", f"wds:{folder}/*.tar", *plain, "--dry-run", "--price", "3"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,8 +15,9 @@ from poise.cli.exit_codes import ALARM
 from poise.cli.input.labelled_images import read_labelled
 from poise.cli.output import row_settings
 from poise.cli.output.verbose import Quiet, remark
-from poise.errors import InvalidOptionError, reason_of
+from poise.errors import InvalidOptionError, PoiseError, reason_of
 from poise.files import read_bounded, write_atomic
+from poise.parts import read_manifest
 from poise.text import as_words, printable
 
 if TYPE_CHECKING:
@@ -27,7 +29,11 @@ _MAX_BYTES = 512 << 20  # of the answers
 def monitor(
     calibration: Annotated[Path, typer.Argument(help="File of `poise calibrate`.")],
     answers: Annotated[
-        Path, typer.Argument(help="JSON lines of `poise classify --calibration ... --format jsonl`, in order of time.")
+        Path,
+        typer.Argument(
+            help="JSON lines of `poise classify --calibration ... --format jsonl`, or its folder of parts, in order of "
+            "time."
+        ),
     ],
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole file.")] = 0.01,
     method: Annotated[
@@ -83,7 +89,8 @@ def monitor(
 def _test_answers(watch: TruthMonitor, rows: list[_Row], truth: Path) -> None:
     """Show the images that have a label to the test, in the order of the answers."""
     paths, labels, _ = read_labelled(truth)
-    known = {str(path.resolve()): as_words(label) for path, label in zip(paths, labels, strict=True)}
+    names = (str(getattr(path, "id", path)) for path in paths)  # stored features have the ids of their images
+    known = {str(Path(name).resolve()): as_words(label) for name, label in zip(names, labels, strict=True)}
     for row in rows:
         if (label := known.get(str(Path(row.source).resolve()))) is not None:
             covered = None if row.members is None else label in map(as_words, row.members)
@@ -102,7 +109,8 @@ def _check_conditions(answers: Path, conditions: Conditions) -> None:
     from poise.calibration import Conditions
 
     try:
-        made = Conditions.from_dict(json.loads(read_bounded(row_settings.settings_file(answers))))
+        found = (read_manifest(str(answers)) or {})["settings"] if answers.is_dir() else None
+        made = Conditions.from_dict(found or json.loads(read_bounded(row_settings.settings_file(answers))))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return  # rows of stdout have no such file, and those of a cluster no hash of the model
     conditions.check(made, reads_views=False)  # `poise classify` has compared the views, where they matter
@@ -116,12 +124,24 @@ class _Row(NamedTuple):
     members: list[str] | None  # of the prediction set
 
 
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of JSON lines, or of a folder of parts."""
+    if not path.is_dir():
+        yield from map(json.loads, read_bounded(path, _MAX_BYTES).splitlines())
+        return
+    from poise.jobs.collect import read_rows
+
+    columns = ("source", "method", "label", "rejected", "raw_confidence", "match", "prediction_set", "error_code")
+    for batch in read_rows(str(path), columns=columns)[1]:
+        for row in batch.to_pylist():
+            yield {**row, "error": row["error_code"]}
+
+
 def _read(path: Path, method: str) -> list[_Row]:
     """Return the answers of one method; images that failed have none."""
     rows, others = [], set()
     try:
-        for number, line in enumerate(read_bounded(path, _MAX_BYTES).splitlines(), 1):
-            row = json.loads(line)
+        for number, row in enumerate(_lines(path), 1):
             if row["error"] is not None:
                 continue
             if row["method"] != method:
@@ -142,7 +162,7 @@ def _read(path: Path, method: str) -> list[_Row]:
             hint="Give the file of `poise classify --out`; --top-k makes it smaller.",
         ) from None
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
-        if isinstance(problem, InvalidOptionError):
+        if isinstance(problem, PoiseError):
             raise
         raise InvalidOptionError(
             f"'{path}' has a line that is not a row of results.",
