@@ -4,12 +4,15 @@ PYTHON ?= python
 CORE = tests/metrics tests/objectives tests/calibration tests/prompts tests/rules tests/posthoc tests/views tests/tuning \
   tests/inits/test_golden_coop.py tests/test_golden.py tests/test_methods.py tests/test_quality.py
 
+LONG = tests/tuning/test_dynaprompt.py tests/calibration/test_guarantees.py tests/calibration/test_exact_search.py \
+  tests/calibration/test_monitor.py
+
 .PHONY: check quick docs format matrix coverage audit licences sbom hashes wheel other lowest fuzz chaos mutate
 check:
 	$(PYTHON) -m pytest -n 2
 
 quick: # the core in less than a minute: no server, no browser, no cluster, no documentation, no reports
-	$(PYTHON) -m pytest -n 2 -q $(CORE) --ignore=tests/tuning/test_dynaprompt.py --ignore=tests/calibration/test_guarantees.py
+	$(PYTHON) -m pytest -n 2 -q $(CORE) $(addprefix --ignore=,$(LONG))
 
 docs: # the site, in build/docs; needs no network
 	PYTHONPATH=src $(PYTHON) docs/facts.py
