@@ -11,6 +11,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from poise.report.html import environment
+from poise.text import counted
 
 MINUS = "\u2212"  # as wide as a plus
 # gradio renders HTML components as templates, so the signs of its template languages are escaped too.
@@ -31,6 +32,7 @@ def rendered(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     made = environment("poise.demo", text)
     made.filters |= {"percent": percent, "number": number}
+    made.globals |= {"change": change, "labels_in_doubt": labels_in_doubt, "counted": counted}
     return made
 
 
