@@ -12,8 +12,8 @@ from tests.report import made
 
 LABELLED = {"tabby cat": "chelsea.png", "cup of coffee": "coffee.png", "motorcycle": "motorcycle_left.png"}
 OPTIONS = {  # options that are typed win, so the commands mean what they say
-    "POISE_CLASSIFY_VIEWS": "3",
-    "POISE_CALIBRATE_VIEWS": "3",
+    "POISE_CLASSIFY_VIEWS": "6",
+    "POISE_CALIBRATE_VIEWS": "6",
     "POISE_BENCH_RUN_MODEL": "tiny",
     "POISE_BENCH_RUN_VIEWS": "6",
     "POISE_BENCH_RUN_LIMIT": "2",
