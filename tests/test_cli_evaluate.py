@@ -50,6 +50,13 @@ def run(*arguments: object):
     return CliRunner().invoke(app, ["evaluate", *map(str, arguments), "--device", "cpu"])
 
 
+def test_unlabelled_images_give_a_second_accuracy(folders: Path, calibration: Path) -> None:
+    done = run(folders / "rest", "--calibration", calibration, "--unlabelled", folders / "rest")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "Accuracy, with unlabelled images" in done.output
+    assert "also uses the confidences of 40 images without labels (PPI++)" in " ".join(done.output.split())
+
+
 def test_numbers_are_those_of_the_answers(folders: Path, calibration: Path, tmp_path: Path) -> None:
     out = tmp_path / "numbers.json"
     done = run(folders / "rest", "--calibration", calibration, "--coverage", 0.8, "--max-error", 0.9, "--out", out)

@@ -16,12 +16,14 @@ from poise.metrics import Bins, Sample, equal_width, estimate, gap_p_value
 from poise.metrics.bootstrap import Interval, mean_interval
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.metrics.selective import risk_coverage
+from poise.metrics.unlabelled import FEWEST, MISTAKES, accuracy_with_unlabelled, enough
 from poise.text import counted
 
 _UPRIGHT = "; the upright line is the share that was"
-_PROPORTIONS = ("accuracy", "answered", "answered_error", "coverage")
+_PROPORTIONS = ("accuracy", "accuracy_unlabelled", "answered", "answered_error", "coverage")
 _TITLES = {
     "accuracy": "Accuracy",
+    "accuracy_unlabelled": "Accuracy, with unlabelled images",
     "answered": "Answered",
     "answered_error": "Wrong among the answered",
     "depth": "Depth of the answers",
@@ -51,6 +53,7 @@ class Answered:
         height: with a tree, how many steps above the labels the predicted and the correct one meet [N]; else None.
         depth: with a tree and decisions, how many nodes the answer has from the root [N]; else None.
         right: with a tree and decisions, whether the answer contains the correct label [N]; else None.
+        unlabelled: calibrated confidences of further images [M] without labels, drawn alike; None without any.
     """
 
     probs: Floats
@@ -62,6 +65,7 @@ class Answered:
     height: Ints | None = None
     depth: Ints | None = None
     right: Bools | None = None
+    unlabelled: Floats | None = None
 
     def __post_init__(self) -> None:
         if not len(self.labels):
@@ -80,6 +84,9 @@ class Answered:
         sample = replace(Sample.of(self.probs, self.labels), set_sizes=self.set_sizes, covered=self.covered)
         names = ["ece", "ece_floor", "gap", "nll", "brier"]
         found = {"accuracy": proportion(int(self.correct.sum()), len(self.labels))}
+        if self.unlabelled is not None and self.sharpened:
+            known = accuracy_with_unlabelled(self.probs.max(1), self.correct, self.unlabelled)
+            found["accuracy_unlabelled"] = Interval(*known)
         if self.answered is not None:
             right = self.correct if self.right is None else self.right
             wrong = int((self.answered & ~right).sum())
@@ -96,6 +103,11 @@ class Answered:
             found["depth"] = mean_interval(self.depth[self.answered])
         raw = estimate([Sample.of_top(self.raw, self.correct)], names=["ece"])["ece"].interval
         return found | {"raw_ece": raw}
+
+    @property
+    def sharpened(self) -> bool:
+        """Whether unlabelled images sharpen the accuracy; that needs some right and some wrong answers."""
+        return self.unlabelled is not None and len(self.unlabelled) > 0 and enough(self.correct)
 
     @property
     def gap_p(self) -> float:
@@ -156,6 +168,7 @@ class Evaluation:
                 f"Sets were made to contain the label for {100 * self.coverage:g} % of images like the calibration "
                 "images, on average."
             )
+        notes += [f"{name}: {_help(part)}." for name, part in self.methods.items() if part.unlabelled is not None]
         notes.append(
             "p: how probable such a difference of mean confidence and accuracy is, on either side, if every confidence "
             "is right (exact)."
@@ -227,6 +240,17 @@ class Evaluation:
         if wanted is None:
             return _TITLES[name]
         return f"{_TITLES[name]} (promised: at {'most' if name == 'answered_error' else 'least'} {100 * wanted:g} %)"
+
+
+def _help(part: Answered) -> str:
+    """Return how unlabelled images helped."""
+    number = 0 if part.unlabelled is None else len(part.unlabelled)
+    if part.sharpened:
+        return f"the second accuracy also uses the confidences of {counted(number, 'image')} without labels (PPI++)"
+    return (
+        f"{counted(number, 'image')} without labels do not help: {FEWEST} labels, with {MISTAKES} right and {MISTAKES} "
+        "wrong answers, are needed"
+    )
 
 
 def proportion(hits: int, images: int) -> Interval:

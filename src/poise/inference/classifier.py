@@ -414,7 +414,7 @@ class Classifier(Generic[M_co]):
 
     @overload
     def evaluate(  # type: ignore[overload-overlap]  # likewise
-        self, images: Sequence[Any], labels: Sequence[str], *, progress: bool = False
+        self, images: Sequence[Any], labels: Sequence[str], *, unlabelled: Sequence[Any] = (), progress: bool = False
     ) -> Evaluation: ...
 
     @overload
@@ -423,7 +423,7 @@ class Classifier(Generic[M_co]):
     ) -> LabelEvaluation: ...
 
     def evaluate(
-        self, images: Sequence[Any], labels: Sequence[Any], *, progress: bool = False
+        self, images: Sequence[Any], labels: Sequence[Any], *, unlabelled: Sequence[Any] = (), progress: bool = False
     ) -> Evaluation | LabelEvaluation:
         """Evaluate a calibrated classifier on labelled images that it was not calibrated on.
 
@@ -434,6 +434,7 @@ class Classifier(Generic[M_co]):
         Args:
             images: as in a call.
             labels: the correct label of each image, one of ``self.labels``; of independent labels, a list per image.
+            unlabelled: further images from the same source, which sharpen the accuracy (PPI++); not of independent labels.
             progress: whether to show progress on stderr.
 
         Raises:
@@ -452,8 +453,14 @@ class Classifier(Generic[M_co]):
             >>> sorted(found.metrics()["zero-shot"])[:4]
             ['accuracy', 'brier', 'coverage', 'ece']
         """
-        kind: Any = independent_labels if self.options.independent else evaluating
-        return kind.evaluate(self, images, labels, watched=partial(watched, quiet=not progress))
+        watch = partial(watched, quiet=not progress)
+        if not self.options.independent:
+            return evaluating.evaluate(self, images, labels, unlabelled=unlabelled, watched=watch)
+        if len(unlabelled):
+            raise InvalidOptionError(
+                "Unlabelled images were given.", hint="They help where one of the labels is correct; leave them out."
+            )
+        return independent_labels.evaluate(self, images, labels, watched=watch)
 
     def __copy__(self) -> Classifier[M_co]:
         """Return a classifier that shares the model."""

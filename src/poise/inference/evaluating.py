@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ def evaluate(
     images: Sequence[Any],
     labels: Sequence[str],
     *,
+    unlabelled: Sequence[Any] = (),
     watched: Callable[[Iterator[Any], int], Iterator[Any]] = lambda outcomes, total: outcomes,
 ) -> Evaluation:
     """Evaluate a classifier; see `Classifier.evaluate`."""
@@ -52,12 +54,15 @@ def evaluate(
             f"None of {counted(len(images), 'image')} can be used: {reasons}.",
             hint="Give labelled images that `poise calibrate` has not seen.",
         )
-    guarantees = classifier.guarantees
+    guarantees, methods = classifier.guarantees, {}
+    others = [each for each in classifier.each(unlabelled) if not isinstance(each, Failure)]
+    for name in (method.name for method in classifier.methods):
+        part = _answered([(row[name], at) for row, at in found], classifier.labels, classifier.tree)
+        if len(unlabelled):
+            part = replace(part, unlabelled=np.array([row[name].confidence for row in others]))
+        methods[name] = part
     return Evaluation(
-        methods={
-            method.name: _answered([(row[method.name], at) for row, at in found], classifier.labels, classifier.tree)
-            for method in classifier.methods
-        },
+        methods=methods,
         coverage=guarantees.coverage,
         max_error=next((row.max_error for row in guarantees.certificates.values()), None),
         confidence=guarantees.confidence,

@@ -45,6 +45,9 @@ def evaluate(
     ] = None,
     precision: Annotated[float | None, typer.Option(help="Of independent labels: check the yes.")] = None,
     recall: Annotated[float | None, typer.Option(help="Of independent labels: check the no.")] = None,
+    unlabelled: Annotated[
+        list[str] | None, typer.Option(help="Unlabelled images of the same source sharpen the accuracy; repeatable.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write a page with figures (.html), or all numbers (.json).")
     ] = None,
@@ -58,6 +61,7 @@ def evaluate(
     """Measure accuracy, errors among the answered, coverage and set sizes on images that were not calibrated on."""
     if out is not None and out.suffix not in (".html", ".json"):
         raise InvalidOptionError(f"--out is '{out}'.", hint="Give a name that ends in .html or .json.")
+    from poise.images import find_images
     from poise.inference import evaluating, independent
     from poise.inference.classifier import Classifier
     from poise.inference.guarantees import read, trusted_options
@@ -82,7 +86,10 @@ def evaluate(
     if method is not None:
         options["method"] = list(expand(method))
     classifier: Classifier[Any] = Classifier(**options)
-    found = kind.evaluate(classifier, paths, truth, watched=partial(watched, quiet=quiet))
+    added: dict[str, Any] = {"unlabelled": find_images(unlabelled)} if unlabelled else {}
+    if added and stored.conditions.independent:
+        raise InvalidOptionError("--unlabelled is for labels of which one is correct.", hint="Leave it out.")
+    found = kind.evaluate(classifier, paths, truth, **added, watched=partial(watched, quiet=quiet))
     show(_table(found))
     if out is not None:
         text = json.dumps(found.to_dict(), indent=1) if out.suffix == ".json" else _page(found)
