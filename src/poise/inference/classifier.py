@@ -434,7 +434,7 @@ class Classifier(Generic[M_co]):
         Args:
             images: as in a call.
             labels: the correct label of each image, one of ``self.labels``; of independent labels, a list per image.
-            unlabelled: further images from the same source, which sharpen the accuracy (PPI++); not of independent labels.
+            unlabelled: further images from the same source, which sharpen the accuracy (PPI++); one label each.
             progress: whether to show progress on stderr.
 
         Raises:
