@@ -9,8 +9,8 @@ from bench import Bench
 from inputs import jpegs, labels
 
 from poise import methods
+from poise.data.items import Held, Item
 from poise.inference.predictor import Predictor
-from poise.loading.sources import NamedBytes
 from poise.methods import Method
 from poise.prompts import tokenise
 from poise.results import Failure
@@ -26,7 +26,7 @@ def each_method(bench: Bench) -> None:
     """Measure every method, and two in other frameworks; print the table that compares them with zero-shot."""
     options = bench.options
     files = jpegs(min(options.images, 64))
-    items = [NamedBytes(str(number), files[number % len(files)]) for number in range(options.images)]
+    items = [Item(str(number), -1, Held(files[number % len(files)])) for number in range(options.images)]
     classes = tokenise(bench.encoder, labels(CLASSES))
     lines, base = [], 0.0
     for method, framework in _chosen():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import os
 import pkgutil
 import subprocess
@@ -39,6 +41,38 @@ def test_layers() -> None:
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.walk_packages(poise.__path__, "poise.")])
 def test_every_module_imports(name: str) -> None:
     importlib.import_module(name)
+
+
+def imported(file: Path) -> set[tuple[str, str]]:
+    """The modules of poise that a program imports, and the names that it takes from them."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "__name__") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {(str(node.module), alias.name) for alias in node.names}
+    return {(module, name) for module, name in found if module.split(".")[0] == "poise"}
+
+
+def exists(module: str, name: str) -> bool:
+    try:
+        if importlib.util.find_spec(module) is None:
+            return False
+    except ModuleNotFoundError:  # a parent of the module does not exist
+        return False
+    return hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "tools", "docs", "examples"])
+def test_programs_beside_the_package_import_what_exists(folder: str) -> None:
+    """Most of them are not run by tests, so that a name that was removed would not be noticed."""
+    missing = {
+        f"{file.relative_to(ROOT)}: from {module} import {name}"
+        for file in (ROOT / folder).rglob("*.py")
+        for module, name in imported(file)
+        if not exists(module, name)
+    }
+    assert not missing
 
 
 def test_help_is_free_of_torch() -> None:

@@ -1,11 +1,12 @@
 """The options of a classifier, each written once.
 
-Command line, environment, server, client, demo page, `pipeline`, calibrations and exported files are made from these
-fields.
+Command line, environment, TOML files, server, client, demo page, `pipeline`, calibrations and exported files are made
+from these fields.
 
 A field has a type, a default and an `About`: its help text, the commands that take it and its name in a request. Its
-class says more: a calibration stores `AnswerOptions`, `pipeline` takes those and `ComputeOptions`. The keywords of
-`Classifier` are the only second copy, for people and editors; a test compares them.
+class says more: a calibration stores `AnswerOptions`, `pipeline` takes those and `ComputeOptions`, and a benchmark run
+has `ModelOptions` and `MachineOptions`. The keywords of `Classifier` are the only second copy, for people and editors;
+a test compares them.
 
 This module imports neither torch nor fastapi, so that `poise --help` and the client can read it.
 """
@@ -20,6 +21,8 @@ from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import UnknownNameError
 
 COMMANDS = ("classify", "calibrate", "serve", "demo", "export")
+_COMPUTING = (*COMMANDS[:-1], "evaluate", "embed")  # a file is exported from the CPU
+_CALIBRATED = ("classify", "serve", "demo", "export")
 _KEY = "option"  # of an option's facts in the metadata of its field
 
 
@@ -34,7 +37,7 @@ class About:
         request: its name in a request to the server; "": requests can't give it.
         bounds: of its value in a request, by the names of pydantic: ge, gt, le, lt.
         views: whether it matters only to methods that read augmented views.
-        later: whether it is younger than the first calibrations; a file without it was made with its default.
+        later: whether it is younger than the first calibrations and runs; those without it were made with its default.
     """
 
     help: str
@@ -52,8 +55,8 @@ def option(default: Any, help: str, **facts: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerOptions:
-    """What answers depend on beside the image and the method; a calibration is valid under the same ones only."""
+class LabelOptions:
+    """What is asked about an image."""
 
     labels: tuple[str, ...] = option((), "Class names.", commands=(), request="labels")
     parents: tuple[str, ...] = option(
@@ -73,48 +76,88 @@ class AnswerOptions:
     independent: bool = option(
         False, "Answer each label by itself: any number of them may apply.", request="independent", later=True
     )
-    model: str = option(DEFAULT_MODEL, "Model (see `poise list models`).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What answers depend on in a classifier and in a benchmark run alike."""
+
+    model: str = option(DEFAULT_MODEL, "Model (see `poise list models`).", commands=(*COMMANDS, "evaluate", "embed"))
     template: str | None = option(None, "Prompt with {} for the label.", shown="a photo of a {}.", request="template")
-    context: str = option("auto", "Which words of the template are tuned.", commands=(), views=True)
     init: str = option("template", "Where tuning starts: a name of `poise list inits`, or a prompt file.")
     views: int = option(
         DEFAULT_VIEWS,
         "Views per image, including the plain view; the paper has 64.",
+        commands=(*COMMANDS, "embed"),
         request="views",
         bounds={"ge": 1, "le": 2**31},
         views=True,
     )
-    augmix: bool = option(False, "Mix the augmented views with AugMix.", views=True)
-    seed: int = option(0, "Seed of the augmented views.", request="seed", bounds={"ge": 0, "lt": 2**63}, views=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeOptions:
-    """How and where answers are computed."""
+class AnswerOptions(ModelOptions, LabelOptions):
+    """What answers depend on beside the image and the method; a calibration is valid under the same ones only."""
+
+    context: str = option("auto", "Which words of the template are tuned.", commands=(), views=True)
+    augmix: bool = option(False, "Mix the augmented views with AugMix.", commands=(*COMMANDS, "embed"), views=True)
+    seed: int = option(
+        0,
+        "Seed of the augmented views.",
+        commands=(*COMMANDS, "embed"),
+        request="seed",
+        bounds={"ge": 0, "lt": 2**63},
+        views=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """How answers are made."""
 
     method: str | tuple[str, ...] = option(
-        DEFAULT_METHOD, "Methods, such as kld+cats or zero-shot (see `poise list methods`).", request="methods"
+        DEFAULT_METHOD,
+        "Methods, such as kld+cats or zero-shot (see `poise list methods`).",
+        commands=(*COMMANDS, "evaluate"),
+        request="methods",
     )
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps or openvino.", commands=COMMANDS[:-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """Where and how answers are computed, in a classifier and in a benchmark run alike."""
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps or openvino.", commands=_COMPUTING)
     dtype: str = option(
         "auto",
         "auto, float32, float16, bfloat16 (CUDA, openvino), float8 (CUDA), float64.",
-        commands=COMMANDS[:-1],
+        commands=_COMPUTING,
     )
     batch_size: int | None = option(
         None,
         "Images computed together; changes results by rounding at most.",
-        commands=COMMANDS[:-1],
+        commands=_COMPUTING,
         shown="by device",
     )
     on_long_label: Literal["error", "truncate"] = option(
-        "error", "Reject or truncate labels that are longer than the model reads."
+        "error",
+        "Reject or truncate labels that are longer than the model reads.",
+        commands=(*COMMANDS, "evaluate"),
+        later=True,
     )
     logit_scale: float | None = option(
         None,
         "Factor from cosine to logit, for a model whose checkpoint has none; it is never guessed.",
+        commands=(*COMMANDS, "evaluate", "embed"),
         shown="the model's own",
+        later=True,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions(MachineOptions, MethodOptions):
+    """How and where answers are computed."""
+
     one_label: bool = option(False, "Accept a single label, whose probability is 1 for any image.", commands=())
 
 
@@ -126,33 +169,33 @@ class PromiseOptions:
         None,
         "File of `poise calibrate`. Labels, model, method, template, init, views, AugMix and seed are taken from it, "
         "unless you give them.",
-        commands=("classify", "serve", "demo", "export"),
+        commands=_CALIBRATED,
     )
     coverage: float | None = option(
         None,
         "With a calibration: add prediction sets with this coverage, such as 0.9.",
-        commands=("classify", "serve", "demo", "export"),
+        commands=(*_CALIBRATED, "evaluate"),
         request="coverage",
         bounds={"gt": 0, "lt": 1},
     )
     max_error: float | None = option(
         None,
         "With a calibration: abstain so that at most this share of the answers is wrong.",
-        commands=("classify", "serve", "demo", "export"),
+        commands=(*_CALIBRATED, "evaluate"),
         request="max_error",
         bounds={"gt": 0, "lt": 1},
     )
     precision: float | None = option(
         None,
         "With independent labels and a calibration: say yes so that at least this share of each label's yes is right.",
-        commands=("classify", "serve", "demo", "export"),
+        commands=(*_CALIBRATED, "evaluate"),
         request="precision",
         bounds={"gt": 0, "lt": 1},
     )
     recall: float | None = option(
         None,
         "Likewise: say no so that at least this share of the images with a label gets no no.",
-        commands=("classify", "serve", "demo", "export"),
+        commands=(*_CALIBRATED, "evaluate"),
         request="recall",
         bounds={"gt": 0, "lt": 1},
     )
@@ -207,6 +250,11 @@ def rows(*kinds: type[Any]) -> list[Row]:
 def request_rows() -> list[Row]:
     """Return the options that a request may give."""
     return [row for row in rows(Options, RequestOptions) if row.about.request]
+
+
+def promise_rows() -> list[Row]:
+    """Return what a calibration can be asked to promise."""
+    return [row for row in rows(PromiseOptions) if row.about.request]
 
 
 def option_values(options: Any, kind: type[Any] = Options) -> dict[str, Any]:

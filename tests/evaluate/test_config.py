@@ -153,7 +153,7 @@ def test_missing_file_is_refused(tmp_path):
 
 def test_hash_sees_every_field_but_the_names():
     base = RunConfig(datasets=("a",), calibrate=100)
-    changed = {str: "other", int: 77, float: 0.7, tuple: ("other",), dict: {"tpt": {"lr": 1.0}}}
+    changed = {str: "other", int: 77, float: 0.7, tuple: ("other",), dict: {"tpt": {"lr": 1.0}}, type(None): 20.0}
     for entry in dataclasses.fields(RunConfig):
         value = changed[type(getattr(base, entry.name))]
         other = dataclasses.replace(base, **{entry.name: value})

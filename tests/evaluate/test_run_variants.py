@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from poise.backbones import load_model
-from poise.errors import UnknownNameError
+from poise.errors import InvalidLabelsError, InvalidOptionError, UnknownNameError
 from poise.evaluate import resolve
 from poise.evaluate.engines import LocalEngine, Watch, engines
 from poise.evaluate.run import run
@@ -40,6 +40,25 @@ def test_classes_may_share_a_name():
     alone = tokenise(encoder, ("missile", "sea lion"))
     for own, expected in ((classes.ids, alone.ids), (classes.lengths, alone.lengths), (classes.slots, alone.slots)):
         assert torch.equal(own, expected[[0, 1, 0, 1]])
+
+
+def test_runs_have_the_options_of_a_classifier(image_folder, tmp_path):
+    long = tmp_path / "images" / " ".join(["a"] * 100)
+    long.parent.mkdir()
+    long.symlink_to(image_folder / "class0")
+    (long.parent / "short").symlink_to(image_folder / "class1")
+    quick = {"methods": "zero-shot", "seeds": "1", "tsne": False}
+    with pytest.raises(InvalidLabelsError, match="a a a"):
+        run(*configure(long.parent, tmp_path, **quick))
+    with pytest.warns(UserWarning, match="a a a"):
+        summary = run(*configure(long.parent, tmp_path, **quick, on_long_label="truncate", name="cut"))
+    assert (summary.images, summary.errors) == (6, 0)
+    with pytest.raises(InvalidOptionError, match="logit scale of its own"):
+        run(*configure(image_folder, tmp_path, **quick, logit_scale=20, name="scaled"))
+    with pytest.raises(UnknownNameError, match="truncate"):
+        configure(image_folder, tmp_path, on_long_label="cut")
+    with pytest.raises(InvalidOptionError, match="of type float"):
+        configure(image_folder, tmp_path, logit_scale="large")
 
 
 @pytest.mark.parametrize("framework", ["dynaprompt", "ensemble"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from poise.demo.markup import card, text
-from poise.options import AnswerOptions, ComputeOptions, Options, rows
+from poise.options import AnswerOptions, ComputeOptions, Options, promise_rows, rows
 from poise.prompts.labels import write_labels
 
 _WIDTH = 50  # characters of arguments in one line
@@ -52,7 +52,7 @@ class Call:
         """Return the options of `Classifier` beside the labels that differ from the defaults."""
         chosen = replace(self.options, method=self.methods[0] if len(self.methods) == 1 else self.methods)
         chosen = replace(chosen, calibration=CALIBRATION if self.calibrated else None)
-        left_out = {"labels"} if self.calibrated else {"labels", "coverage", "max_error"}
+        left_out = {"labels"} if self.calibrated else {"labels", *(row.name for row in promise_rows())}
         given = {row.name: getattr(chosen, row.name) for row in rows(Options) if row.name not in left_out}
         return {row.name: given[row.name] for row in rows(Options) if given.get(row.name, row.default) != row.default}
 

@@ -8,14 +8,16 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from poise.defaults import DEFAULT_MODEL, PAPER_VIEWS
+from poise.defaults import PAPER_VIEWS
 from poise.errors import InvalidOptionError, UnknownNameError, reason_of
 from poise.evaluate.streams import BY_CLASS, SHUFFLED
 from poise.files import read_bounded
+from poise.options import MachineOptions, ModelOptions, rows
 from poise.text import file_name
 from poise.views import ENGINES
 
@@ -25,12 +27,14 @@ _SEEDS = range(-(2**63), 2**63)  # that a column of the records can have
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Everything that can change a number of a run. Two runs with the same values give the same records."""
+class RunConfig(MachineOptions, ModelOptions):
+    """Everything that can change a number of a run. Two runs with the same values give the same records.
+
+    Beside the fields below: those of `poise.options` that runs share with classifiers, some with another default.
+    """
 
     name: str = ""  #: the run's id; "" = model and hash, so that the same choices always use the same folder
     title: str = ""  #: for people
-    model: str = DEFAULT_MODEL
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("paper",)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  #: method (or "all") -> options of methods.get
@@ -42,7 +46,6 @@ class RunConfig:
     template: str = ""  #: "" = that of the dataset
     framework: str = "tpt"  #: tpt = one prompt per image, reset for each; `poise list frameworks` shows the others
     framework_options: dict[str, Any] = field(default_factory=dict)  #: such as size, variant, temperature
-    init: str = "template"  #: where tuning starts: a name of `poise list inits`, or the file of a fitted prompt
     order: str = SHUFFLED  #: of a stream: shuffled (by the seed) or by-class; ``mixed:A+B`` is a stream of datasets
     unknown: float = 0.0  #: share of the classes left out of the labels; their images are out-of-distribution
     calibrate: int = 0  #: images per dataset that reports calibrate each method with; metrics are of the others
@@ -50,13 +53,12 @@ class RunConfig:
     max_error: float = 0.05  #: among answered images, certified with confidence 95 %, if ``calibrate``
     batch_size: int = 0  #: images computed together; 0 = by device
     chunk: int = 0  #: images per file: the most that a killed run loses; 0 = by device and number of images
-    device: str = "auto"
-    dtype: str = "auto"
 
     def hashed(self) -> dict[str, Any]:
         """Return the fields that enter the hash: all except name and title, and levels that nothing depends on."""
         unused = {"name", "title", *([] if self.calibrate else ["calibrate", "coverage", "max_error"])}
-        unused |= {name for name in ("order", "unknown") if getattr(self, name) == getattr(RunConfig, name)}
+        later = ["order", "unknown", *(row.name for row in rows(RunConfig) if row.about.later)]
+        unused |= {name for name in later if getattr(self, name) == getattr(RunConfig, name)}
         values = {key: value for key, value in asdict(self).items() if key not in unused}
         # The folders of earlier versions keep their names: "paper" was called "all", and a chunk had 128 images.
         groups = {"paper": "all", "all": "all methods"}
@@ -106,14 +108,18 @@ def build(values: Mapping[str, Any]) -> tuple[RunConfig, Settings]:
         if key not in {*types, "temperature"}:
             raise UnknownNameError.of("configuration key", key, [*types, "temperature"])
     typed = {key: _coerce(key, value, types[key]) for key, value in values.items() if key != "temperature"}
-    config = RunConfig(**{key: value for key, value in typed.items() if key in RunConfig.__annotations__})
+    config = RunConfig(**_own(RunConfig, typed))
     if values.get("temperature") is not None:
         number = _temperature(values["temperature"])
         config = replace(config, framework_options={**config.framework_options, "temperature": number})
     check(config)
-    settings = Settings(**{key: value for key, value in typed.items() if key in Settings.__annotations__})
+    settings = Settings(**_own(Settings, typed))
     _check_least(settings, {"workers": 0, "actors": 0})
     return config, settings
+
+
+def _own(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {row.name: values[row.name] for row in fields(kind) if row.name in values}
 
 
 @functools.cache
@@ -283,6 +289,14 @@ def _coerce(key: str, value: Any, field_type: Any) -> Any:
     kind = get_origin(field_type) or field_type
     if kind is tuple:
         return _several(key, value, get_args(field_type)[0])
+    if kind is UnionType:  # a type, or None
+        if value is None:
+            return None
+        kind = get_args(field_type)[0]
+    if kind is Literal:
+        if value not in (accepted := get_args(field_type)):
+            raise UnknownNameError.of(key, str(value), accepted)
+        return value
     if kind is int:
         value = _number(value)
     if type(value) is not kind and not (kind is float and type(value) is int):

@@ -55,6 +55,7 @@ def _sizes(config: RunConfig, templates: Iterable[str]) -> dict[str, float]:
         templates = (config.template,)
     dtype: torch.dtype = getattr(torch, config.dtype)
     # The token vectors are looked up, not computed, so a CPU gives those of the run's device.
-    encoder = backbones.load_model(config.model, device="cpu", dtype="float64" if dtype is torch.float64 else "float32")
+    wide = "float64" if dtype is torch.float64 else "float32"
+    encoder = backbones.load_model(config.model, device="cpu", dtype=wide, logit_scale=config.logit_scale)
     contexts = {each: init_prompt(encoder, tokenise(encoder, ["thing"], each)).context for each in sorted(templates)}
     return {template: context_rms(context.to(dtype)) for template, context in contexts.items()}

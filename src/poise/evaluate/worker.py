@@ -58,7 +58,12 @@ class Worker:
         self.job = job
         self.config = job.config
         self._ordered = is_ordered(self.config, make_methods(self.config))
-        self.encoder = backbones.load_model(self.config.model, device=self.config.device, dtype=self.config.dtype)
+        self.encoder = backbones.load_model(
+            self.config.model,
+            device=self.config.device,
+            dtype=self.config.dtype,
+            logit_scale=self.config.logit_scale,
+        )
         self.fingerprint = self._identify()
         self._sets = dict(sets or {})
         self._classes = {name: self._tokenise(images) for name, images in self._sets.items()}  # fails before the work
@@ -119,7 +124,8 @@ class Worker:
 
     def _tokenise(self, images: ImageSet) -> ClassTokens:
         # Classes may share a name and then share its probability: ImageNet's published list has 998 names for 1000.
-        return prompts.tokenise(self.encoder, images.classes, self.config.template or images.template, repeats=True)
+        template, on_long_label = self.config.template or images.template, self.config.on_long_label
+        return prompts.tokenise(self.encoder, images.classes, template, on_long_label=on_long_label, repeats=True)
 
     def _tuner_for(self, dataset: str, stream: int | None) -> AnyTuner:
         """Return the tuner for a dataset's labels. Only the last one is cached, because units are sorted by dataset.
@@ -134,6 +140,7 @@ class Worker:
                 make_methods(self.config, dataset=dataset, shift=self._images(dataset).shift),
                 framework=self.config.framework,
                 init=self.config.init,
+                on_long_label=self.config.on_long_label,
                 options=self.config.framework_options,
             )
             self._tuner = key, tuner

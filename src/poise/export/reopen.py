@@ -14,7 +14,7 @@ from poise.calibration.independent import IndependentCalibration
 from poise.calibration.stored import plain
 from poise.errors import InvalidCheckpointError, PoiseError
 from poise.inference.classifier import Classifier
-from poise.options import AnswerOptions, option_values
+from poise.options import AnswerOptions, option_values, promise_rows
 
 
 def open_onnx(path: str | Path, **options: Any) -> Classifier[Any]:
@@ -45,10 +45,7 @@ def onnx_options(path: str | Path) -> dict[str, Any]:
         "method": method.name,
         "device": "cpu",
         "calibration": calibration,
-        "coverage": facts.get("coverage"),
-        "max_error": facts.get("max_error"),
-        "precision": facts.get("precision"),
-        "recall": facts.get("recall"),
+        **{row.name: facts.get(row.name) for row in promise_rows()},
     }
 
 

@@ -29,7 +29,7 @@ from poise.inference.predictor import Predictor
 from poise.inference.to_result import to_result
 from poise.inits.kinds import check_template
 from poise.methods import Method
-from poise.options import Options
+from poise.options import AnswerOptions, ComputeOptions, Options, rows
 from poise.progress import watched
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
 from poise.results import Failure, Result, Results, flat_rows
@@ -134,6 +134,7 @@ class Classifier(Generic[M_co]):
         recall: float | None = None,
         reject: float | None = None,
     ) -> None:
+        given = dict(locals())  # the options as they were given
         # Check all that does not depend on the model before loading it.
         if independent:
             method, views = independent_method(method), 1  # type: ignore[assignment]
@@ -155,29 +156,26 @@ class Classifier(Generic[M_co]):
         if isinstance(model, str):
             model = load_model(model, device=device, dtype=dtype, logit_scale=logit_scale)
         self.encoder = model
-        self.options = Options(
-            labels=self.labels,
-            parents=self.tree.paths if self.tree else (),
-            groups=tuple(name for name, part in self.groups.items() for _ in part),
-            independent=independent,
-            model=self.encoder.name,
-            method=tuple(row.name for row in self.methods),
-            template=template,
-            context=context,
-            init="prompt" if isinstance(init, Prompt) else str(init),
-            views=views,
-            augmix=augmix,
-            seed=seed,
-            batch_size=batch_size,
-            on_long_label=on_long_label,
-        )
+        understood = {
+            "labels": self.labels,
+            "parents": self.tree.paths if self.tree else (),
+            "groups": tuple(name for name, part in self.groups.items() for _ in part),
+            "model": self.encoder.name,
+            "method": tuple(row.name for row in self.methods),
+            "init": "prompt" if isinstance(init, Prompt) else str(init),
+            "views": views,
+            "device": str(device),
+            "dtype": str(dtype),
+        }
+        asked = {row.name: given[row.name] for row in rows(AnswerOptions, ComputeOptions)}
+        self.options = Options(**{**asked, **understood})
         self._init = init
         self._prepare()
         self.guarantees: Guarantees | None = None
         self.label_guarantees: LabelGuarantees | None = None
         if independent:
-            asked = {"coverage": coverage, "max_error": max_error, "reject": reject}
-            self.label_guarantees = LabelGuarantees(self, stored, precision, recall, asked)
+            useless = {"coverage": coverage, "max_error": max_error, "reject": reject}
+            self.label_guarantees = LabelGuarantees(self, stored, precision, recall, useless)
         elif stored is not None:
             now = conditions_of(self, like=stored.conditions.fingerprint)
             self.guarantees = Guarantees(stored, now, self.methods, coverage, max_error)

@@ -261,6 +261,7 @@ class EmbedJob:
     device: str = "auto"
     dtype: str = "auto"
     batch_size: int = 0
+    logit_scale: float | None = None
     recipe: ViewRecipe = field(default_factory=ViewRecipe)
     readers: int = 0
 
@@ -274,7 +275,7 @@ class EmbedWorker(_PartWorker[tuple[list[PlannedImage | Failure], np.ndarray]]):
 
     def __init__(self, job: EmbedJob) -> None:
         self.job, self.out, self.recipe = job, job.out, job.recipe
-        self.encoder = load_model(job.model, device=job.device, dtype=job.dtype)
+        self.encoder = load_model(job.model, device=job.device, dtype=job.dtype, logit_scale=job.logit_scale)
         self.fingerprint = fingerprint(self.encoder)
         self.predictor = Predictor(self.encoder, views=job.recipe, batch_size=job.batch_size, workers=job.readers)
         self.width = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from poise.errors import InvalidOptionError, LimitExceededError
 from poise.inference.independent import independent_method
 from poise.inference.option_checks import check_counts, find_methods
-from poise.options import Options, option_values
+from poise.options import Options, option_values, promise_rows
 from poise.serve.limits import MAX_CHARACTERS
 from poise.serve.settings import Job, ServiceSettings
 
@@ -41,7 +41,7 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
     limits, asked = settings.limits, job.request
     defaults = {**option_values(settings), "method": settings.methods, "calibration": None}
     if asked.uncalibrated:
-        defaults |= dict.fromkeys(("coverage", "max_error", "precision", "recall"))
+        defaults |= dict.fromkeys(row.name for row in promise_rows())
     if "labels" in job.options:
         defaults |= {"parents": (), "groups": ()}  # of the server's own labels
     options = Options(**{**defaults, **job.options})

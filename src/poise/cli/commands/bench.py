@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.exit_codes import NOTHING_DONE, SOME_FAILED, WRITE_FAILED
-from poise.cli.input.shared_options import (
-    Actors,
-    Address,
-    BatchSize,
-    Device,
-    Dtype,
-    Engine,
-    FixedViews,
-    Init,
-    Model,
-    Template,
-    Threads,
-)
+from poise.cli.input.option_parameters import Chosen, takes_run_options
+from poise.cli.input.shared_options import Actors, Address, Engine, Threads
 from poise.cli.output.dry_run import show_plan
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.cli.typer_app import Commands
-from poise.defaults import DEFAULT_MODEL, PAPER_VIEWS
+from poise.defaults import PAPER_VIEWS
 from poise.errors import StorageError
 from poise.terminal import styled
 from poise.text import counted
@@ -60,30 +49,26 @@ def _like(shared: Any, default: str = "") -> Any:
 
 
 @app.command("run")
+@takes_run_options(views=str(PAPER_VIEWS), template="by dataset")
 def run_command(
+    *,
     context: typer.Context,
     data: Annotated[str | None, _option("Folder that contains the datasets.", "data")] = None,
     dataset: Annotated[str | None, _option("Comma-separated datasets (see `poise list datasets`).")] = None,
     method: Annotated[
         str | None, _option("Comma-separated methods or groups (see `poise list methods`).", "paper")
     ] = None,
-    model: Annotated[str | None, _like(Model, DEFAULT_MODEL)] = None,
+    options: Chosen,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
     limit: Annotated[int | None, _option("Images per dataset, a fixed stratified subset.", "all")] = None,
-    views: Annotated[int | None, _like(FixedViews, str(PAPER_VIEWS))] = None,
     view_engine: Annotated[str | None, _option("How views are made: auto, pil or batched.", "auto")] = None,
     augmix: Annotated[str | None, _option("AugMix: auto (as TPT has it), c-tpt, on or off.", "auto")] = None,
     framework: Annotated[str | None, _option("How images are adapted to (see `poise list frameworks`).", "tpt")] = None,
-    init: Annotated[str | None, _like(Init, "template")] = None,
-    template: Annotated[str | None, _like(Template, "by dataset")] = None,
     temperature: Annotated[str | None, _option("Divide all logits by this number.")] = None,
     calibrate: Annotated[
         int | None, _option("Images per dataset to calibrate each method with; metrics are of the others.", "none")
     ] = None,
-    batch_size: Annotated[str | None, _like(BatchSize, "by device")] = None,
     chunk: Annotated[int | None, _option("Images per file of records, the most that a kill loses.", "auto")] = None,
-    device: Annotated[str | None, _like(Device, "auto")] = None,
-    dtype: Annotated[str | None, _like(Dtype, "auto")] = None,
     workers: Annotated[int | None, _option("Threads or processes that read images.", "auto")] = None,
     threads: Threads = None,
     engine: Annotated[str | None, _like(Engine, "local")] = None,
@@ -106,7 +91,7 @@ def run_command(
     """Run every method on every image, dataset and seed. The same command resumes an interrupted run."""
     flags = {
         {"dataset": "datasets", "method": "methods"}.get(key, key): value
-        for key, value in context.params.items()
+        for key, value in context.params.items()  # with those of ``options``
         if value is not None and key not in _NOT_CONFIGURED
     }
     worst = 0

@@ -9,35 +9,19 @@ from typing import Annotated
 import typer
 
 from poise.cli.input.job_options import SOURCES, DryRun, MetricsPort, Price, engine_of, on_driver
-from poise.cli.input.shared_options import (
-    Actors,
-    Address,
-    BatchSize,
-    Device,
-    Dtype,
-    Engine,
-    EngineName,
-    FixedViews,
-    Model,
-    Threads,
-)
+from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
+from poise.cli.input.shared_options import Actors, Address, Engine, EngineName, Threads
 from poise.cli.output.job_output import HowToRun, run_job
 from poise.cli.output.verbose import Quiet, Verbose
-from poise.defaults import DEFAULT_MODEL
 from poise.errors import InvalidOptionError
 
 
+@takes_options("embed", views={**FIXED_VIEWS, "default": 1}, seed={"min": 0})
 def embed(
     *,
     images: Annotated[list[str], typer.Argument(help=SOURCES)],
     out: Annotated[str, typer.Option(help="Folder of the features, here or on a remote filesystem.")],
-    model: Model = DEFAULT_MODEL,
-    views: FixedViews = 1,
-    augmix: Annotated[bool, typer.Option(help="Mix the augmented views with AugMix.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the augmented views.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = None,
+    options: Chosen,
     threads: Threads = None,
     labelled: Annotated[
         bool, typer.Option(help="Sources are datasets (as in `poise bench run --dataset`): store their labels, too.")
@@ -61,7 +45,7 @@ def embed(
     from poise.jobs.workers import EmbedJob, EmbedWorker
     from poise.views import ViewRecipe
 
-    check_counts(views, batch_size)
+    check_counts(options["views"], options["batch_size"])
     classes: tuple[str, ...] = ()
     if labelled:
         if len(images) != 1:
@@ -70,9 +54,11 @@ def embed(
         shards, classes = item_shards(images[0], found.items), found.classes
     else:
         shards = open_images(images)
-    job = EmbedJob(out, model, device, dtype, batch_size or 0, ViewRecipe(views, seed, augmix))
-    how = HowToRun(engine_of(engine, address, actors, device), resume, dry_run, price, metrics_port, quiet, verbose)
-    worker = EmbedWorker(job if how.engine.name != "ray" else replace(job, **on_driver(dtype)))
-    made = asdict(Made(model, worker.fingerprint, asdict(job.recipe)))
+    recipe = ViewRecipe(*(options.pop(name) for name in ("views", "seed", "augmix")))
+    job = EmbedJob(out, **{**options, "batch_size": options["batch_size"] or 0}, recipe=recipe)
+    engine_here = engine_of(engine, address, actors, job.device)
+    how = HowToRun(engine_here, resume, dry_run, price, metrics_port, quiet, verbose)
+    worker = EmbedWorker(job if how.engine.name != "ray" else replace(job, **on_driver(job.dtype)))
+    made = asdict(Made(job.model, worker.fingerprint, asdict(job.recipe)))
     manifest = {"format": FORMAT, **made, "image": asdict(worker.encoder.image), "classes": classes}
     run_job(job, shards, manifest, how, worker=lambda: worker)

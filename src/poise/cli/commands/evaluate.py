@@ -11,7 +11,8 @@ import typer
 
 from poise.cli.commands.listing import show
 from poise.cli.input.labelled_images import read_labelled
-from poise.cli.input.shared_options import BatchSize, Device, Dtype, StoredModel, Threads
+from poise.cli.input.option_parameters import Chosen, takes_options
+from poise.cli.input.shared_options import Threads, given
 from poise.cli.input.tagged_images import read_tagged
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
@@ -30,30 +31,33 @@ _STYLE += "figure{display:inline-block;vertical-align:top;max-width:20em;margin:
 _STYLE += "@media(prefers-color-scheme:dark){body{background:#12151a;color:#e8ebef}}"
 
 
+@takes_options(
+    "evaluate",
+    method={
+        "default": None,
+        "help": "Comma-separated methods of the calibration.",
+        "show_default": "the recommended one",
+    },
+    model={"default": None, "show_default": "that of the calibration, unless downloaded"},
+    coverage={"help": "Check prediction sets with this coverage."},
+    max_error={"help": "Check the decision to abstain, for at most this share of wrong answers."},
+    precision={"help": "Of independent labels: check the yes."},
+    recall={"help": "Of independent labels: check the no."},
+)
 def evaluate(
+    *,
+    ctx: typer.Context,
     images: Annotated[
         Path, typer.Argument(help="Folder with one subfolder per label, or CSV file with the columns path and label.")
     ],
     calibration: Annotated[Path, typer.Option(help="File of `poise calibrate`, made with other images.")],
-    method: Annotated[
-        str | None, typer.Option(help="Comma-separated methods of the calibration.", show_default="the recommended one")
-    ] = None,
-    model: StoredModel = None,
-    coverage: Annotated[float | None, typer.Option(help="Check prediction sets with this coverage.")] = None,
-    max_error: Annotated[
-        float | None, typer.Option(help="Check the decision to abstain, for at most this share of wrong answers.")
-    ] = None,
-    precision: Annotated[float | None, typer.Option(help="Of independent labels: check the yes.")] = None,
-    recall: Annotated[float | None, typer.Option(help="Of independent labels: check the no.")] = None,
+    options: Chosen,
     unlabelled: Annotated[
         list[str] | None, typer.Option(help="Unlabelled images of the same source sharpen the accuracy; repeatable.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write a page with figures (.html), or all numbers (.json).")
     ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    batch_size: BatchSize = None,
     threads: Threads = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -70,22 +74,10 @@ def evaluate(
     stored = read(calibration)
     kind: Any = independent if stored.conditions.independent else evaluating
     paths, truth, _ = (read_tagged if stored.conditions.independent else read_labelled)(images)
-    named = {} if model is None else {"model": model}
-    options: dict[str, Any] = {
-        **trusted_options(stored, named),
-        **named,
-        "calibration": stored,
-        "coverage": coverage,
-        "max_error": max_error,
-        "precision": precision,
-        "recall": recall,
-        "device": device,
-        "dtype": dtype,
-        "batch_size": batch_size,
-    }
-    if method is not None:
-        options["method"] = list(expand(method))
-    classifier: Classifier[Any] = Classifier(**options)
+    typed = given(ctx, options)
+    if "method" in typed:
+        typed["method"] = list(expand(typed["method"]))
+    classifier: Classifier[Any] = Classifier(**{**trusted_options(stored, typed), **typed, "calibration": stored})
     added: dict[str, Any] = {"unlabelled": find_images(unlabelled)} if unlabelled else {}
     if added and stored.conditions.independent:
         raise InvalidOptionError("--unlabelled is for labels of which one is correct.", hint="Leave it out.")

@@ -8,15 +8,11 @@ from typing import Annotated
 import typer
 
 from poise.cli.commands.fit import convert_app
-from poise.cli.input.shared_options import Device, Dtype
+from poise.cli.input.shared_options import Device, Dtype, LogitScale
 from poise.cli.typer_app import Commands
 
 app = Commands(help="Look at a model before using it.")
 
-LogitScale = Annotated[
-    float | None,
-    typer.Option(help="Factor from cosine to logit, for a model whose checkpoint has none; it is never guessed."),
-]
 DIFFERS = 3
 
 

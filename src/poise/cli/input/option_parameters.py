@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.options import Options, Row, rows
+from poise.options import MachineOptions, ModelOptions, Options, Row, rows
 from poise.serve.limits import Limits
 
 Chosen = dict[str, Any]  # what a command receives: the values of its options, by name
@@ -23,10 +23,28 @@ def takes_options(command: str, **changes: Mapping[str, Any]) -> Callable[[Calla
     values of the options as one dict, and those of `poise.serve.limits.Limits`, called --max-NAME, as another.
 
     Args:
-        command: a name of `poise.options.COMMANDS`.
+        command: a name of `poise.options.COMMANDS`, or another that options name.
         changes: where an option of this command differs: its ``default``, or settings of `typer.Option`.
     """
-    taken = {"options": _taken(Options, command), "limits": _taken(Limits, command, "max_")}
+    return _takes({"options": _taken(Options, command), "limits": _taken(Limits, command, "max_")}, changes)
+
+
+def takes_run_options(**shown: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter ``options`` by the options of benchmark runs; None where a configuration file may have one.
+
+    Args:
+        shown: defaults of runs, where they differ from those of a classifier.
+    """
+    taken = {row.name: row for row in rows(ModelOptions, MachineOptions)}
+    defaults = {name: shown.get(name) or row.about.shown or str(row.default) for name, row in taken.items()}
+    unset = {name: {"default": None, "show_default": default} for name, default in defaults.items()}
+    return _takes({"options": taken}, {**unset, "views": {**FIXED_VIEWS, **unset["views"]}})
+
+
+def _takes(
+    taken: Mapping[str, Mapping[str, Row]], changes: Mapping[str, Mapping[str, Any]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace parameters by options: those that ``taken`` has under their name."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True)
@@ -62,6 +80,7 @@ def _parameter(name: str, row: Row, **changes: Any) -> inspect.Parameter:
     # Methods are separated by commas.
     kinds: dict[str, Any] = {"calibration": Path | None, "method": str}
     kind = kinds.get(row.name, Any if "parser" in settings else row.kind)
+    kind = kind | None if default is None and kind is not Any else kind
     annotation = Annotated[kind, typer.Option(**settings)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

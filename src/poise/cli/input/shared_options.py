@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.input.option_parameters import FIXED_VIEWS
 from poise.errors import InvalidLabelsError
 from poise.options import Options, rows
 from poise.threads import set_threads
@@ -27,15 +26,9 @@ LabelsFile = Annotated[
 ]
 # Options of `poise.options` in commands that take only a few of them.
 Model = Annotated[str, typer.Option(help=_ABOUT["model"].help)]
-StoredModel = Annotated[
-    str | None, typer.Option(help=_ABOUT["model"].help, show_default="that of the calibration, unless downloaded")
-]
-Template = Annotated[str | None, typer.Option(help=_ABOUT["template"].help, show_default=_ABOUT["template"].shown)]
-Init = Annotated[str, typer.Option(help=_ABOUT["init"].help)]
-FixedViews = Annotated[Any, typer.Option(help=_ABOUT["views"].help, **FIXED_VIEWS)]
 Device = Annotated[str, typer.Option(help=_ABOUT["device"].help)]
 Dtype = Annotated[str, typer.Option(help=_ABOUT["dtype"].help)]
-BatchSize = Annotated[int | None, typer.Option(help=_ABOUT["batch_size"].help, show_default=_ABOUT["batch_size"].shown)]
+LogitScale = Annotated[float | None, typer.Option(help=_ABOUT["logit_scale"].help)]
 Threads = Annotated[
     int | None,
     typer.Option(

@@ -93,7 +93,7 @@ def _show_model(config: RunConfig) -> list[str]:
 
     try:
         with cache_only():
-            encoder = load_model(config.model, device="cpu", dtype="float32")
+            encoder = load_model(config.model, device="cpu", dtype="float32", logit_scale=config.logit_scale)
     except PoiseError as problem:
         typer.echo(f"  model {config.model}: MISSING: {problem}")
         return [f"model {config.model}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Union, get_args
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, create_model
 
@@ -11,7 +11,6 @@ from poise.results import Result
 from poise.serve.settings import Job
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-_LISTS = ("labels", "parents", "groups", "method")
 _OPTIONS: dict[str, Any] = {"labels": ["cat", "dog"], "methods": ["zero-shot"], "views": 8}
 
 
@@ -37,7 +36,7 @@ def with_options(kind: type[B]) -> type[B]:
 def _field(row: Row) -> tuple[Any, Any]:
     """Return the type and the field of an option; without a value it is the server's."""
     facts: dict[str, Any] = {"description": row.about.help, **row.about.bounds}
-    if row.name in _LISTS:
+    if any(get_origin(kind) is tuple for kind in (row.kind, *get_args(row.kind))):
         return list[str], Field(default=[], **facts)
     if row.kind is bool and row in rows(RequestOptions):
         return bool, Field(default=row.default, **facts)
