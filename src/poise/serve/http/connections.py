@@ -7,6 +7,7 @@ also closes it without looking whether a request has just arrived; the client wo
 from __future__ import annotations
 
 import asyncio
+import itertools
 import selectors
 import uuid
 from http import HTTPStatus
@@ -19,6 +20,7 @@ from poise.errors import PoiseError
 from poise.serve.http import problems
 from poise.serve.limits import Limits
 
+_turns = itertools.count()  # the clock of an event loop may stand still between two requests
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # neither opens a file of its own
 
 
@@ -31,13 +33,13 @@ class BoundedConnection(H11Protocol):
     """A connection that is closed if headers arrive too slowly, or if it is idle and others need its place."""
 
     limits: Limits
-    _waits_since = 0.0  # when the connection was made, or the last response was sent
+    _waits_since = 0  # the turn in which the connection was made, or the last response was sent
     _headers_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Handle a new connection."""
         super().connection_made(transport)
-        self._waits_since = self.loop.time()
+        self._waits_since = next(_turns)
         self._expect_headers()
         if len(self.connections) > self.limits.connections:
             others: Any = self.connections - {self}
@@ -59,7 +61,7 @@ class BoundedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Handle the end of a response."""
-        self._waits_since = self.loop.time()
+        self._waits_since = next(_turns)
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
