@@ -26,6 +26,7 @@ from poise.evaluate.config import RunConfig, Settings
 from poise.methods.method import parameters
 from poise.posthoc import posthoc
 from poise.report.published import paper as published
+from poise.reproduce.board import RULES, STATUSES
 from poise.rules import Gives, rules
 
 DOCS = Path(__file__).parent
@@ -398,7 +399,21 @@ def sensitivity(sweep: str) -> str:
     return "\n".join(lines)
 
 
+def board_statuses() -> str:
+    """The words of the board."""
+    return "\n".join(
+        ["| status | meaning |", "|---|---|", *(f"| {word} | {about} |" for word, about in STATUSES.items())]
+    )
+
+
+def board_rules() -> str:
+    """The rules for entries of the board."""
+    return "\n".join(f"- {rule}" for rule in RULES)
+
+
 MADE: dict[str, Callable[[], str]] = {
+    "board statuses": board_statuses,
+    "board rules": board_rules,
     "which method": which_method,
     "list of methods": method_list,
     "guides": guides,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from poise.reproduce.board import Board, Entry
 from poise.reproduce.comparison import Compared, compare
 from poise.reproduce.comparison import table as comparison_table
 from poise.reproduce.exports import hub_results, model_card
+from poise.reproduce.record import InvalidRecordError
 from poise.reproduce.verify import Here, Verification, verify
 from tests.reproduce import made
 from tools.board import BOARD, PAGE, package_images
@@ -30,11 +32,10 @@ AGAIN = "python tools/board.py --data DATA"
 
 
 def of_these_weights(name: str) -> dict:
-    """A record of the board; the test is skipped if it was made with other weights than those in the package."""
+    """A record of the board, which must be of the weights in the package."""
     content = record.read(BOARD / f"{name}.json")
     (run,) = content["runs"].values()
-    if run["model_fingerprint"] != fingerprint(load_model("pocket", device="cpu")):
-        pytest.skip(f"the record is of other weights; make it again: {AGAIN}")
+    assert run["model_fingerprint"] == fingerprint(load_model("pocket", device="cpu")), f"make it again: {AGAIN}"
     return content
 
 
@@ -64,14 +65,45 @@ def test_statuses(table, tmp_path):
     statuses = {line.cells[1].text: line.cells[5].text for line in shown.lines}
     assert statuses["zero-shot"] == "reproduced"
     shutil.copy(table.done.file, tmp_path / "made.json")
-    seen = Verification(table.done.record["sha256"], answers=10, same=10, images=5, device="cpu").attestation()
+    (entry,) = board.load(tmp_path).entries
+    some = seen_by(table, images=entry.sample - 1)
+    (tmp_path / "made.seen.json").write_bytes(canonical(some))
+    assert board.load(tmp_path).entries[0].status == "recorded"  # not all of the sample was computed again
+    seen = seen_by(table, images=entry.sample)
     (tmp_path / "made.seen.json").write_bytes(canonical(seen))
     (entry,) = board.load(tmp_path).entries
     assert entry.status == "verified"
     assert {line.cells[5].text for line in Board((entry,), rows).tables()[-1].lines} >= {"verified"}
     assert {line.cells[5].text for line in Board((), rows).tables()[-1].lines} == {"published"}
     (tmp_path / "made.seen.json").write_bytes(canonical({**seen, "same": 9}))
-    with pytest.raises(InvalidDatasetError, match="was changed"):
+    with pytest.raises(InvalidRecordError, match="was changed"):
+        board.load(tmp_path)
+    (tmp_path / "made.seen.json").write_bytes(canonical(Verification("other").attestation()))
+    with pytest.raises(InvalidDatasetError, match="a record that is not there"):
+        board.load(tmp_path)
+
+
+def seen_by(table, *, images: int) -> dict:
+    """What somebody found who computed some images of the sample again."""
+    found = Verification(table.done.record["sha256"], answers=2 * images, same=2 * images, images=images, device="cpu")
+    return found.attestation()
+
+
+def test_signatures_of_records_and_attestations_are_shown_and_checked(table, tmp_path):
+    shutil.copy(table.done.file, tmp_path / "made.json")
+    (tmp_path / "made.seen.json").write_bytes(canonical(seen_by(table, images=80)))
+    private = tmp_path / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(private)], check=True)
+    (tmp_path / board.SIGNERS).write_text(f"someone@example.org {private.with_suffix('.pub').read_text()}")
+    for name in ("made.json", "made.seen.json"):
+        signed = CliRunner().invoke(app, ["reproduce", "sign", str(tmp_path / name), "--key", str(private)])
+        assert signed.exit_code == 0, signed.output
+        assert "signed by" in CliRunner().invoke(app, ["reproduce", "check", str(tmp_path / name)]).output
+    (entry,) = board.load(tmp_path).entries
+    assert (entry.signer, entry.seen[0].signer) == ("someone@example.org",) * 2
+    assert "signed by someone@example.org" in board.page(board.load(tmp_path))
+    shutil.copy(tmp_path / "made.json.sig", tmp_path / "made.seen.json.sig")
+    with pytest.raises(InvalidRecordError, match="not of this record"):
         board.load(tmp_path)
 
 
@@ -87,7 +119,7 @@ def test_a_folder_without_records_is_an_error(tmp_path):
     with pytest.raises(InvalidDatasetError, match="No records"):
         board.load(tmp_path)
     (tmp_path / "x.json").write_text("[")
-    with pytest.raises(InvalidDatasetError, match="can't be read"):
+    with pytest.raises(InvalidRecordError, match="can't be used"):
         board.load(tmp_path)
 
 

@@ -17,9 +17,16 @@ import pytest
 from typer.testing import CliRunner
 
 from poise.cli.app import app
+from poise.evaluate.resolve import is_ordered, make_methods
 from poise.evaluate.storage.parts import read_parts
+from poise.methods import get as get_method
+from poise.report.published import paper
+from poise.report.published.peers import PEER_LAYOUTS, PEER_ROWS
+from poise.report.tables.block import LAYOUTS
+from poise.reproduce import plans
 from poise.reproduce import record as records
 from poise.reproduce.answers import Answers, answers_in, canonical, pixel_leaves
+from poise.reproduce.comparison import Compared, listed
 from poise.reproduce.merkle import prove, proven, root
 from poise.reproduce.record import MAX_BYTES, InvalidRecordError, problem_of, sealed
 from poise.reproduce.verify import Here, Verification, summary, verify
@@ -87,7 +94,7 @@ def trees(table: Any) -> dict[tuple[str, str], list[Answers]]:
 
 def test_every_change_is_noticed(table):
     record = table.done.record
-    record = {**record, "sample": records._sample(record, trees(table), 4)}
+    record = {**record, "sample": records.sampled(record, trees(table), 4)}
     record = sealed(record)
     assert problem_of(record) == ""
     places = list(leaves(record))
@@ -141,7 +148,7 @@ def test_a_forged_record_is_not_verified(table):
     facts["results_sha256"] = records.checksum(canonical(facts["results"]))
     facts["datasets"]["made"]["outputs_root"] = root([each.leaf() for each in forged])
     facts["outputs_sha256"] = records.checksum(canonical({"made": facts["datasets"]["made"]["outputs_root"]}))
-    record = sealed({**content, "sample": records._sample(content, {("made", "made"): forged}, 20)})
+    record = sealed({**content, "sample": records.sampled(content, {("made", "made"): forged}, 20)})
     assert problem_of(record) == ""  # it is consistent
     found = verify(record, Here(str(table.data), device="cpu"), sample=20)
     assert not found.verified
@@ -216,33 +223,51 @@ def test_the_root_of_pixels_does_not_depend_on_seeds_and_order():
     assert pixel_leaves([one, two]) == pixel_leaves([two]) == [b"a\0k"]
 
 
-def test_a_large_table_fits():
-    """Ten datasets, five methods and three seeds of 8,000 images: the sample is cut until the record is small."""
-    numbers = np.random.default_rng(0)
-    methods = ("zero-shot", "tpt", "c-tpt", "o-tpt", "kld+cats")
-    metric = {name: [0.123456, 0.123456, 0.123456, 0.012345] for name in records.METRICS}
-    trees, datasets, results = {}, {}, {}
-    for at in range(10):
-        name = f"dataset{at}"
-        trees["run", name] = sorted(
-            Answers(
-                seed,
-                f"folder_of_a_class/image_{image:05d}.jpg",
-                1,
-                f"{image:032x}",
-                tuple((method, int(numbers.integers(100)), 0.123) for method in methods),
-            )
-            for seed in (1, 2, 3)
-            for image in range(300)
-        )
-        datasets[name] = {"answers": len(trees["run", name]), "images_hash": "x" * 64, "pixels_root": "x" * 40}
-        results[name] = {method: metric for method in methods}
-    content = {
-        "runs": {"run": {"ordered": False, "config": {"seeds": [1, 2, 3]}, "datasets": datasets, "results": results}}
-    }
-    full = {**content, "comparison": [{"reason": "spread of published re-runs", "source": "x" * 120}] * 100}
-    sizes = {size: len(canonical({**full, "sample": records._sample(full, trees, size)})) for size in (200, 100)}
-    assert sizes[100] < MAX_BYTES
+def printed(table: str) -> list[Compared]:
+    """A verdict on each number that a table prints, with the longest reason."""
+    rows = PEER_ROWS if table in PEER_LAYOUTS else paper.ROWS
+    reason = "spread of published re-runs, and the 95 % interval of 2000 images of 19850"
+    return [
+        Compared(row.method, row.init, name, row.metric, 12.3456, 1, 1, 12.34, 12.34, "not comparable", reason, "x")
+        for row in paper.matching(rows, table=table)
+        for name in (*row.values, "average")
+    ]
+
+
+@pytest.mark.parametrize("table", sorted(LAYOUTS))
+def test_the_record_of_each_published_table_is_small(table):
+    """All datasets, methods and seeds of the table: the sample is cut until the record fits."""
+    trees, runs, methods = {}, {}, {}
+    plan = plans.plan(table, {})
+    score = {name: [0.12345, 0.12345, 0.12345, 0.01234] for name in records.METRICS}
+    for config in plan.runs:
+        for name in config.datasets:
+            by_method = tuple((method, 100, 0.123) for method in sorted(config.methods))
+            trees[config.run_id, name] = [
+                Answers(seed, f"folder_of_a_class/image_{image:05d}.jpg", 1, f"{image:032x}", by_method)
+                for seed in config.seeds
+                for image in range(100)
+            ]
+        methods = {name: get_method(name).settings() for name in config.methods}
+        facts = {**dict.fromkeys(("classes_hash", "images_hash"), "x" * 64), **dict.fromkeys(("a", "b"), "x" * 40)}
+        facts |= {"answers": 300, "template": "a photo of a {}.", "more": "x" * 60}
+        runs[config.run_id] = {
+            "ordered": is_ordered(config, make_methods(config)),
+            "config": json.loads(json.dumps(config.hashed())),
+            "methods": methods,
+            "versions": dict.fromkeys(map(str, range(9)), "x" * 20),
+            "datasets": dict.fromkeys(config.datasets, facts),
+            "results": dict.fromkeys(config.datasets, dict.fromkeys(config.methods, score)),
+        }
+    content = {"name": table, "runs": runs, "comparison": listed(printed(table))}
+    record = records.fitted(content, trees)
+    assert len(canonical(record)) < MAX_BYTES
+    assert sum(len(entry["answers"]) for entry in record["sample"]["entries"]) >= 20
+
+
+def test_what_does_not_fit_is_an_error():
+    with pytest.raises(InvalidRecordError, match="more than 100000 bytes"):
+        records.fitted({"name": "x" * MAX_BYTES, "runs": {}}, {})
 
 
 def key(folder: Path) -> Path:

@@ -1,22 +1,17 @@
-"""The board: a folder of records and attestations as tables and as one static page.
-
-A number is *published*; it is *reproduced* once a record has it inside of the band, and *verified* once somebody has
-computed a sample of that record again.
-"""
+"""The board: a folder of records and attestations as tables and as one static page."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from poise.data import catalog
-from poise.errors import InvalidDatasetError, reason_of
-from poise.files import checksum, read_bounded, write_atomic
+from poise.errors import InvalidDatasetError
+from poise.files import write_atomic
 from poise.report.colours import order
 from poise.report.html import rendered, source
 from poise.report.published import paper
@@ -26,22 +21,40 @@ from poise.report.tables import formats
 from poise.report.tables.table import Cell, Line, Table
 from poise.reproduce import record as records
 from poise.reproduce import verify
-from poise.reproduce.answers import canonical
-from poise.reproduce.comparison import AVERAGE
+from poise.reproduce.comparison import AVERAGE, verdicts
+from poise.reproduce.signature import check
 from poise.text import counted
 
+STATUSES = {
+    "published": "a paper prints the number, and nobody has put a record of it here",
+    "recorded": "somebody measured it with poise and put the record here",
+    "reproduced": "a record has the published number: accuracy and ECE are inside of the band around it",
+    "outside": "a record has the number of the same method and datasets, and it is outside of the band",
+    "verified": "somebody else computed the sample of that record again, and got the same answers",
+}
 RULES = (
-    "A record is a file that `poise reproduce` wrote. A pull request adds it to the folder; continuous integration "
-    "checks all of its hashes, and verifies it where it has the images.",
-    "No method uses labels of test images: no weight, epoch, threshold or template chosen on them. Methods that need "
-    "labelled images of another split say so.",
-    "Templates are in the record. Settings that differ between datasets are in the record and are shown.",
-    "The order of a stream follows from the seed.",
-    "ECE has 20 bins of equal width, and is shown with its floor. Metrics are of all images that were read.",
-    "Verified means that somebody else computed the sample again: an attestation of `poise reproduce verify --out` by "
-    "another person than the record's.",
+    "An entry is a file that `poise reproduce` wrote. A pull request adds it to `docs/board`, with the page. "
+    "Continuous integration checks all hashes in it, and verifies it where it has the images.",
+    "No method uses labels of test images: no weight, epoch, threshold or template was chosen on them. Methods that "
+    "need labelled images of another split say so.",
+    "Templates, and settings that differ between datasets, are in the record and are shown.",
+    "The order of a stream of images follows from the seed.",
+    "ECE has 20 bins of equal width, and is shown with its floor: what a perfectly calibrated model would have on as "
+    "many images. Metrics are of all images that could be read.",
+    "Verified needs an attestation: the file that `poise reproduce verify --out` writes, of the whole sample of the "
+    "record, by another person than the record's, preferably signed (`poise reproduce sign`).",
     "A record whose sample does not verify is removed, and the pull request that removes it says why.",
 )
+TITLE = "Board of records"
+SIGNERS = "allowed_signers"  # in the folder: the keys of known people, in OpenSSH's format
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An attestation: what somebody found who computed a record's sample again."""
+
+    content: Mapping[str, Any]
+    signer: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,12 +63,19 @@ class Entry:
 
     name: str  # of its file
     record: Mapping[str, Any]
-    seen: tuple[Mapping[str, Any], ...] = ()
+    seen: tuple[Seen, ...] = ()
+    signer: str = ""
+
+    @property
+    def sample(self) -> int:
+        """The number of images that others compute again."""
+        return sum(len(part["answers"]) for part in self.record["sample"]["entries"])
 
     @property
     def status(self) -> str:
-        """Whether somebody verified it."""
-        return "verified" if any(each.get("verified") for each in self.seen) else "recorded"
+        """Whether somebody verified all of its sample."""
+        whole = (each.content["verified"] and int(each.content["images"]) >= self.sample for each in self.seen)
+        return "verified" if any(whole) else "recorded"
 
     @property
     def model(self) -> str:
@@ -102,7 +122,7 @@ class Board:
         for entry in self.entries:
             cells = [
                 cell
-                for cell in entry.record["comparison"]
+                for cell in verdicts(entry.record)
                 if (cell["method"], cell["init"], cell["dataset"]) == (method, init, AVERAGE)
                 and entry.record["name"] == table
             ]
@@ -134,7 +154,6 @@ def _cell(metric: str, numbers: Any) -> Cell:
 
 def _notes(entry: Entry) -> Iterator[str]:
     record, run = entry.record, next(iter(entry.record["runs"].values()))
-    answers = sum(len(part["answers"]) for part in record["sample"]["entries"])
     yield (
         f"poise {run['versions'].get('poise')}, commit {str(run['commit'])[:12]}, {run['device']}, "
         f"{run['config']['dtype']}, seeds {', '.join(map(str, run['config']['seeds']))}, "
@@ -144,57 +163,69 @@ def _notes(entry: Entry) -> Iterator[str]:
     yield f"Model {run['model_fingerprint']}, weights {weights}, record {own}."
     declared = records.declared(record)
     yield "; ".join(f"{name}: {', '.join(values) or 'none'}" for name, values in declared.items()) + "."
-    verdicts = [cell["verdict"] for cell in record["comparison"]]
-    if verdicts:
-        counts = {name: verdicts.count(name) for name in ("inside", "outside", "not comparable")}
+    said = [cell["verdict"] for cell in verdicts(record)]
+    if said:
+        counts = {name: said.count(name) for name in ("inside", "outside", "not comparable")}
         yield "Beside published numbers: " + ", ".join(f"{number} {name}" for name, number in counts.items()) + "."
-    yield f"{counted(answers, 'image')} in the sample that others compute again."
+    signed = f" Signed by {entry.signer}." if entry.signer else ""
+    yield f"{counted(entry.sample, 'image')} in the sample that others compute again.{signed}"
     for seen in entry.seen:
-        result = "the same" if seen["verified"] else "NOT the same"
-        again = f"{counted(seen['images'], 'image')} computed again on {seen['device']}"
-        yield f"{again}: {seen['same']} of {counted(seen['answers'], 'answer')} {result}."
+        found = seen.content
+        result = "verified" if found["verified"] else "NOT verified"
+        again = f"{counted(found['images'], 'image')} computed again on {found['device']}"
+        by = f", signed by {seen.signer}" if seen.signer else ""
+        yield f"{result}: {again}, {found['same']} of {counted(found['answers'], 'answer')} the same{by}."
 
 
 def load(folder: str | Path) -> Board:
-    """Read all records and attestations in a folder.
+    """Read all records and attestations in a folder, and check their signatures (FILE.sig) where there are some.
 
     Raises:
-        InvalidDatasetError: A file is neither, or an attestation was changed or belongs to no record.
+        InvalidDatasetError: There are no records, or an attestation belongs to none.
+        InvalidRecordError: A file is neither, or was changed, or its signature is not of it.
     """
     root = Path(folder)
-    files = sorted(root.glob("*.json"))
-    if not files:
-        raise InvalidDatasetError(f"No records are in '{root}'.", hint="Give a folder of records (*.json).")
-    seen: dict[str, list[Mapping[str, Any]]] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for file in files:
-        content = _json(file)
-        if content.get("format") == verify.FORMAT:
-            body = {key: value for key, value in content.items() if key != "sha256"}
-            if content.get("sha256") != checksum(canonical(body)):
-                raise InvalidDatasetError(f"The attestation '{file}' was changed.", hint="Verify the record again.")
-            seen.setdefault(str(content["record"]), []).append(content)
+    seen: dict[str, list[Seen]] = {}
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for file in sorted(root.glob("*.json")):
+        content = verify.read_file(file)
+        signer = _signer(content, file)
+        if content["format"] == verify.FORMAT:
+            seen.setdefault(str(content["record"]), []).append(Seen(content, signer))
         else:
-            found[file.stem.removesuffix(".record")] = records.read(file)
-    for unknown in seen.keys() - {record["sha256"] for record in found.values()}:
+            found[file.stem.removesuffix(".record")] = content, signer
+    if not found:
+        raise InvalidDatasetError(f"No records are in '{root}'.", hint="Give a folder of records (*.json).")
+    for unknown in seen.keys() - {record["sha256"] for record, _ in found.values()}:
         raise InvalidDatasetError(
             f"An attestation in '{root}' is of a record that is not there ({unknown[:16]}).", hint="Remove it."
         )
-    return Board(tuple(Entry(name, record, tuple(seen.get(record["sha256"], ()))) for name, record in found.items()))
+    return Board(
+        tuple(
+            Entry(name, record, tuple(seen.get(record["sha256"], ())), signer)
+            for name, (record, signer) in found.items()
+        )
+    )
 
 
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_bounded(file, 2 * records.MAX_BYTES))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise InvalidDatasetError(f"'{file}' can't be read: {reason_of(problem)}.", hint="Remove it.") from None
-    return content if isinstance(content, dict) else {}
+def _signer(content: Mapping[str, Any], file: Path) -> str:
+    signature, signers = file.with_name(f"{file.name}.sig"), file.with_name(SIGNERS)
+    return check(content, signature, signers if signers.is_file() else None) if signature.is_file() else ""
 
 
 def page(board: Board) -> str:
     """Return the board as one HTML page that needs no network and no script."""
     cards = [(table.title, Markup(formats.html([table]))) for table in board.tables()]
-    return str(rendered("board.html", title="Board of records", css=source("page.css"), cards=cards, rules=RULES))
+    rules = [_code(rule) for rule in RULES]
+    return str(rendered("board.html", title=TITLE, css=source("page.css"), cards=cards, rules=rules, statuses=STATUSES))
+
+
+def _code(text: str) -> Markup:
+    """Return a text whose parts in backticks are code."""
+    parts = [
+        Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(parts)
 
 
 def write(folder: str | Path, out: str | Path) -> Path:

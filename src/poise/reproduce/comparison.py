@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from poise.data import catalog
 from poise.metrics import Estimate
 from poise.report.published import paper
 from poise.report.published.peers import PEER_LAYOUTS, PEER_ROWS
 from poise.report.records.groups import Setting
-from poise.report.records.scores import Scoreboard, printed, shown
+from poise.report.records.scores import Scoreboard, shown
 from poise.report.tables.table import Cell, Line, Table, Tone
 from poise.reproduce.bands import OTHER_PROTOCOL, Band, band
 from poise.text import counted
@@ -31,6 +31,8 @@ class Compared:
     dataset: str  # or `AVERAGE`
     metric: str
     measured: float
+    low: float  # of the 95 % interval over images, which counts where only some of them were taken
+    high: float
     published: float
     band: float
     verdict: Verdict
@@ -71,9 +73,20 @@ def _compared(
 ) -> Compared:
     accepted = band(row, "" if dataset == AVERAGE else dataset)
     verdict, reason = _verdict(row, value, score, images, same_model, accepted)
-    measured = round(shown(row.metric, score.value), 4)
+    measured, low, high = (round(shown(row.metric, number), 4) for number in score.interval)
     return Compared(
-        row.method, row.init, dataset, row.metric, measured, value, accepted.points, verdict, reason, row.source
+        row.method,
+        row.init,
+        dataset,
+        row.metric,
+        measured,
+        low,
+        high,
+        value,
+        accepted.points,
+        verdict,
+        reason,
+        row.source,
     )
 
 
@@ -104,6 +117,29 @@ def _some(fewer: dict[str, int]) -> str:
     return f"{counted(sum(fewer.values()), 'image')} of {sum(catalog.row(name).images for name in fewer)}"
 
 
+KEPT = ("method", "init", "dataset", "metric", "measured", "published", "band", "verdict")
+
+
+def listed(cells: Sequence[Compared]) -> dict[str, list[Any]]:
+    """Return verdicts as a record has them: short, because it must stay small, and each reason once.
+
+    Intervals are in the record's results, and sources in the published tables of this package.
+    """
+    reasons = list(dict.fromkeys(cell.reason for cell in cells))
+    return {
+        "columns": [*KEPT, "reason"],
+        "reasons": reasons,
+        "cells": [[*(getattr(cell, name) for name in KEPT), reasons.index(cell.reason)] for cell in cells],
+    }
+
+
+def verdicts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the verdicts of a record, as `listed` has taken them from `Compared`."""
+    content = record["comparison"]
+    cells = [dict(zip(content["columns"], cell, strict=True)) for cell in content["cells"]]
+    return [cell | {"reason": content["reasons"][cell["reason"]]} for cell in cells]
+
+
 def table(cells: Sequence[Compared], title: str) -> Table:
     """Return the comparison for people, and its numbers for programs."""
     lines = []
@@ -112,7 +148,7 @@ def table(cells: Sequence[Compared], title: str) -> Table:
             Cell(cell.method if cell.init == "template" else f"{cell.init}: {cell.method}"),
             Cell(cell.dataset if cell.dataset == AVERAGE else catalog.heading(cell.dataset)),
             Cell(cell.metric),
-            Cell(printed(cell.metric, cell.measured / 100)),
+            Cell(f"{cell.measured:.2f}", f"[{cell.low:.2f}, {cell.high:.2f}]"),
             Cell(f"{cell.published:.2f}"),
             Cell(f"± {cell.band:.2f}"),
             Cell(cell.verdict, tone=_TONES[cell.verdict]),

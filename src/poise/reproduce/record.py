@@ -25,16 +25,16 @@ from poise.files import checksum, read_bounded, write_atomic
 from poise.report.records.runs import Records, load
 from poise.report.records.scores import scoreboard
 from poise.reproduce.answers import Answers, answers_in, canonical, pixel_leaves
-from poise.reproduce.comparison import Compared
+from poise.reproduce.comparison import Compared, listed
 from poise.reproduce.gate import Check
 from poise.reproduce.merkle import prove, proven, root
 
 FORMAT = "poise-record/1"
 MAX_BYTES = 100_000
 SAMPLE = 200  # images; fewer, if the record would be too large
-METRICS = ("accuracy", "ece", "ece_floor", "aece", "brier", "nll", "auroc", "aurc")
+METRICS = ("accuracy", "ece", "ece_floor", "brier", "auroc")  # of more, a table of 15 methods would not fit
 _DATASET = ("classes_hash", "images", "available", "images_hash", "template", "augmix", "shift")
-_DIGITS = 6
+_DIGITS = 5
 
 
 class InvalidRecordError(PoiseError, ValueError):
@@ -67,15 +67,29 @@ def build(
         "weights_sha256": weights,
         "runs": {folder.name: _run(folder, answers[folder]) for folder in folders},
         "gate": [_plain(asdict(check) | {"passed": check.passed, "allowed": check.allowed}) for check in gate],
-        "comparison": [_plain(asdict(cell)) for cell in compared],
+        "comparison": listed(compared),
     }
     trees = {(folder.name, dataset): found for folder in folders for dataset, found in answers[folder].items()}
+    return fitted(content, trees)
+
+
+def fitted(content: Mapping[str, Any], trees: Mapping[tuple[str, str], Sequence[Answers]]) -> dict[str, Any]:
+    """Return a record with the largest sample that leaves it small enough.
+
+    Args:
+        content: all but the sample.
+        trees: all answers, by run and dataset.
+    """
     size = SAMPLE
-    while True:
-        record = sealed({**content, "sample": _sample(content, trees, size)})
-        if len(canonical(record)) < MAX_BYTES or size == 1:
+    while size:
+        record = sealed({**content, "sample": sampled(content, trees, size)})
+        if len(canonical(record)) < MAX_BYTES:
             return record
-        size //= 2
+        size = size * 3 // 4
+    raise InvalidRecordError(
+        f"The record of '{content.get('name')}' would have more than {MAX_BYTES} bytes.",
+        hint="Record fewer methods or datasets at once.",
+    )
 
 
 def _run(folder: Path, answers: Mapping[str, Sequence[Answers]]) -> dict[str, Any]:
@@ -186,9 +200,10 @@ def _numbers(drawn_by: str, purpose: str, below: int, count: int) -> list[int]:
     return list(found)
 
 
-def _sample(
+def sampled(
     content: Mapping[str, Any], trees: Mapping[tuple[str, str], Sequence[Answers]], size: int
 ) -> dict[str, Any]:
+    """Return the sample that a record's content draws, with proofs that its answers are among all answers."""
     drawn_by = commitment(content)
     chosen = sample_positions(drawn_by, content["runs"], trees, size)
     entries = []

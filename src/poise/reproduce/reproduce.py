@@ -24,7 +24,7 @@ from poise.reproduce import record as records
 from poise.reproduce.causes import causes
 from poise.reproduce.comparison import METRICS, Compared, compare
 from poise.reproduce.plans import Plan
-from poise.reproduce.timing import estimate, spoken
+from poise.reproduce.timing import Estimate, estimate, spoken
 from poise.text import counted, file_name
 
 Run = Callable[[RunConfig, Settings], RunSummary]  # `poise.evaluate.run.run` with what the caller adds
@@ -61,10 +61,12 @@ def reproduce(
     """
     say(f"data: checking {counted(len(plan.datasets), 'dataset')}")
     check_data(plan, partial=partial)
-    found = _pass_gate(plan, run, say) if gate and plan.layout else []
+    gated = gate and plan.layout is not None
+    if time:
+        say(_duration(plan, gated))
+    found = _pass_gate(plan, run, say) if gated else []
     for config in plan.runs:
-        if time:
-            say(_duration(config, plan.settings))
+        say(f"run: {config.run_id}")
         run(config, plan.settings)
     out = Path(plan.settings.out)
     folders = [out / config.run_id for config in plan.runs]
@@ -91,12 +93,17 @@ def check_data(plan: Plan, *, partial: bool) -> list[CheckResult]:
     return findings
 
 
+def _gate_run(plan: Plan, datasets: Sequence[str]) -> RunConfig:
+    """Return the run of the gate on some datasets; each dataset has one, so that the first wrong one stops the rest."""
+    base = gates.gate_config(replace(plan.runs[0], name=plan.name))
+    return replace(base, name="-".join([str(base.name), *datasets]), datasets=tuple(datasets))
+
+
 def _pass_gate(plan: Plan, run: Run, say: Callable[[str], None]) -> list[gates.Check]:
     """Compute zero-shot on each dataset; stop at the first whose numbers are not the published ones."""
-    base = gates.gate_config(replace(plan.runs[0], name=plan.name))
     found: list[gates.Check] = []
     for dataset in plan.datasets:
-        config = replace(base, name=f"{base.name}-{dataset}", datasets=(dataset,))
+        config = _gate_run(plan, [dataset])
         say(f"gate: zero-shot on {dataset}")
         folder = run(config, plan.settings).folder
         (group,) = load(folder).groups
@@ -109,24 +116,36 @@ def _pass_gate(plan: Plan, run: Run, say: Callable[[str], None]) -> list[gates.C
     return found
 
 
-def _duration(config: RunConfig, settings: Settings) -> str:
+def _duration(plan: Plan, gated: bool) -> str:
+    """Say how long all that is left takes, before any of it begins."""
+    left = {}
+    if gated:
+        folders = [_gate_run(plan, [dataset]).run_id for dataset in plan.datasets]
+        left["the zero-shot gate"] = _left(plan.settings, _gate_run(plan, plan.datasets), folders)
+    left |= {config.run_id: _left(plan.settings, config, [config.run_id]) for config in plan.runs}
+    images = sum(part.images for part in left.values())
+    if not images:
+        return "time: all images are finished"
+    parts = ", ".join(f"{name} {spoken(part.seconds)}" for name, part in left.items() if part.images)
+    return (
+        f"time: about {spoken(sum(part.seconds for part in left.values()))} ({parts}) for {counted(images, 'image')} "
+        f"over all runs and seeds, by {counted(sum(part.timed for part in left.values()), 'image')} that were timed on "
+        "this machine"
+    )
+
+
+def _left(settings: Settings, config: RunConfig, folders: Sequence[str]) -> Estimate:
+    """Return the time of a run but for what is finished in ``folders``."""
     prepared = prepare(config, settings.data, check_init(config))
     for problem in prepared.missing.values():
         raise problem
-    folder = Path(settings.out) / config.run_id
+    names = {file_name(images.name): name for name, images in prepared.sets.items()}
     done: dict[str, int] = {}
-    if (folder / "run.json").is_file():
-        names = {file_name(images.name): name for name, images in prepared.sets.items()}
-        for unit, line in Ledger(folder / "ledger.jsonl").finished().items():
+    for folder in (Path(settings.out) / name for name in folders):
+        for unit, line in Ledger(folder / "ledger.jsonl").finished().items() if (folder / "run.json").is_file() else ():
             name = names.get(unit.split("/")[0], "")
             done[name] = done.get(name, 0) + int(line.get("images", 0))
-    left = estimate(prepared, settings.data, done, workers=settings.workers)
-    if not left.images:
-        return f"{config.run_id}: all images are finished"
-    return (
-        f"{config.run_id}: about {spoken(left.seconds)} for {counted(left.images, 'image')} (over all seeds), "
-        f"by {counted(left.timed, 'image')} that were timed on this machine"
-    )
+    return estimate(prepared, settings.data, done, workers=settings.workers)
 
 
 def _compared(plan: Plan, folders: Sequence[Path], *, same_model: bool) -> list[Compared]:

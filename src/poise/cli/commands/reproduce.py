@@ -36,6 +36,7 @@ def _like(shared: Any, default: str) -> Any:
 
 Data = Annotated[str, typer.Option(help="Folder that contains the datasets.")]
 Record = Annotated[Path, typer.Argument(help="A record that `poise reproduce` wrote.")]
+Signed = Annotated[Path, typer.Argument(help="A record, or an attestation of `poise reproduce verify --out`.")]
 Prompts = Annotated[list[str] | None, typer.Option("--init", help="A fitted prompt, as KIND:FILE.")]
 
 
@@ -164,29 +165,29 @@ def verify_command(
 
 @app.command("sign")
 def sign_command(
-    record: Record,
+    record: Signed,
     key: Annotated[Path, typer.Option(help="A private key of OpenSSH.")] = Path("~/.ssh/id_ed25519"),
 ) -> None:
-    """Sign a record with a key of OpenSSH; the signature is written beside it."""
-    from poise.reproduce.record import read
+    """Sign a record or an attestation with a key of OpenSSH; the signature is written beside it."""
     from poise.reproduce.signature import sign
+    from poise.reproduce.verify import read_file
 
     out = record.with_name(f"{record.name}.sig")
-    sign(read(record), key.expanduser(), out)
+    sign(read_file(record), key.expanduser(), out)
     typer.echo(str(out))
 
 
 @app.command("check")
 def check_command(
-    record: Record,
+    record: Signed,
     signature: Annotated[Path | None, typer.Option(help="The signature.", show_default="RECORD.sig")] = None,
     signers: Annotated[Path | None, typer.Option(help="Allowed signers, in OpenSSH's format.")] = None,
 ) -> None:
-    """Check that a record is whole, and who signed it."""
-    from poise.reproduce.record import read
+    """Check that a record or an attestation is whole, and who signed it."""
     from poise.reproduce.signature import check
+    from poise.reproduce.verify import read_file
 
-    content = read(record)
+    content = read_file(record)
     file = signature or record.with_name(f"{record.name}.sig")
     typer.echo(f"whole, sha256 {content['sha256']}")
     if signature is not None or signers is not None or file.is_file():
