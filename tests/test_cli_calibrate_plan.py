@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from poise.calibration import Calibration
 from poise.cli.app import app
 from poise.errors import InvalidCalibrationError, InvalidDatasetError, InvalidOptionError
+from tests.data.test_sources import write_shard
 
 TINY = ["--model", "tiny", "--device", "cpu", "--quiet"]
 
@@ -91,3 +92,25 @@ def test_tasks_for_label_studio(pool: Path) -> None:
     assert "ends in .csv or .json" in refused(
         InvalidOptionError, "calibrate", "plan", pool / "pool", *options, "--out", pool / "tasks.txt"
     )
+
+
+def test_images_in_a_tar_are_copied_for_people_to_look_at(pool: Path, tmp_path: Path) -> None:
+    names = [f"{at}.png" for at in range(12)]
+    write_shard(tmp_path / "0.tar", {f"../{name}": (pool / "pool" / name).read_bytes() for name in names})
+    invoke("embed", pool / "pool", "--out", tmp_path / "features", *TINY)
+    options = ("--labels", "cat,dog", "--budget", 5, *TINY, "--out")
+    done = invoke("calibrate", "plan", f"wds:{tmp_path}/0.tar", *options, tmp_path / "list.csv")
+    assert done.exit_code == 0, (done.output, done.exception)
+    listed = [row["path"] for row in csv.DictReader((tmp_path / "list.csv").read_text().splitlines())]
+    assert sorted(f"list/{file.name}" for file in (tmp_path / "list").iterdir()) == sorted(listed)
+    for path in listed:
+        number = int(path.removeprefix("list/").partition("-")[0])
+        assert path == f"list/{number:06d}-0_.._{number}.png"
+        assert (tmp_path / path).read_bytes() == (pool / "pool" / names[number]).read_bytes()
+    done = invoke("calibrate", "plan", tmp_path / "features", *options, tmp_path / "b.csv")
+    assert done.exit_code == 0, (done.output, done.exception)
+    (first, *_) = csv.DictReader((tmp_path / "b.csv").read_text().splitlines())
+    assert (tmp_path / first["path"]).resolve().parent == (pool / "pool").resolve()
+    invoke("embed", f"wds:{tmp_path}/0.tar", "--out", tmp_path / "away", *TINY)
+    text = refused(InvalidOptionError, "calibrate", "plan", tmp_path / "away", *options, tmp_path / "c.csv")
+    assert "the image itself is not a file here" in text

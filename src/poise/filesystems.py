@@ -114,8 +114,13 @@ def size_of(address: str) -> int | None:
     return size
 
 
-def list_files(folder: str) -> dict[str, int]:
-    """Return the files in a folder with their sizes, by name and in order; none if the folder does not exist."""
+def list_files(folder: str, *, below: bool = False) -> dict[str, int]:
+    """Return the files in a folder with their sizes, by name and in order; none if the folder does not exist.
+
+    Args:
+        folder: its address.
+        below: also those of the folders in a remote folder, by their paths in it.
+    """
     if not is_remote(folder):
         if not os.path.isdir(folder):
             return {}
@@ -124,8 +129,10 @@ def list_files(folder: str) -> dict[str, int]:
     from pyarrow.fs import FileSelector
 
     system, path = _resolve(folder)
-    found = _retried(lambda: system.get_file_info(FileSelector(path, allow_not_found=True)))
-    return {info.base_name: info.size or 0 for info in sorted(found, key=lambda info: info.base_name) if info.is_file}
+    found = _retried(lambda: system.get_file_info(FileSelector(path, allow_not_found=True, recursive=below)))
+    start = f"{path.strip('/')}/"  # some filesystems answer with a slash in front
+    sizes = {info.path.strip("/").removeprefix(start): info.size or 0 for info in found if info.is_file}
+    return dict(sorted(sizes.items()))
 
 
 def delete(address: str) -> None:

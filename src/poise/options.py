@@ -21,7 +21,7 @@ from poise.defaults import DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_VIEWS
 from poise.errors import UnknownNameError
 
 COMMANDS = ("classify", "calibrate", "serve", "demo", "export")
-_COMPUTING = (*COMMANDS[:-1], "evaluate", "embed")  # a file is exported from the CPU
+_COMPUTING = (*COMMANDS[:-1], "evaluate", "embed", "monitor")  # a file is exported from the CPU
 _CALIBRATED = ("classify", "serve", "demo", "export")
 _KEY = "option"  # of an option's facts in the metadata of its field
 
@@ -82,7 +82,9 @@ class LabelOptions:
 class ModelOptions:
     """What answers depend on in a classifier and in a benchmark run alike."""
 
-    model: str = option(DEFAULT_MODEL, "Model (see `poise list models`).", commands=(*COMMANDS, "evaluate", "embed"))
+    model: str = option(
+        DEFAULT_MODEL, "Model (see `poise list models`).", commands=(*COMMANDS, "evaluate", "embed", "monitor")
+    )
     template: str | None = option(None, "Prompt with {} for the label.", shown="a photo of a {}.", request="template")
     init: str = option("template", "Where tuning starts: a name of `poise list inits`, or a prompt file.")
     views: int = option(

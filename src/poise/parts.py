@@ -16,9 +16,9 @@ from poise.files import checksum
 from poise.filesystems import join, list_files, read_whole, write_whole
 
 MANIFEST = "manifest.json"
+ANSWERS = "poise-answers/1"  # what the manifest of `poise classify` has as its format
 LEDGER = "ledger"
 _READERS = 16  # threads that read receipts
-_MAX_MANIFEST = 256 << 20  # bytes; it has the names of all shards
 
 
 def part_name(number: int) -> str:
@@ -38,10 +38,14 @@ def write_part(folder: str, number: int, content: bytes, receipt: Mapping[str, A
     write_whole(join(folder, LEDGER, f"{name}.json"), json.dumps(facts, ensure_ascii=False).encode())
 
 
+def listed_parts(folder: str) -> list[str]:
+    """Return the names of the parts that have a receipt, in order."""
+    return [name.removesuffix(".json") for name in list_files(join(folder, LEDGER)) if name.endswith(".json")]
+
+
 def finished_parts(folder: str) -> list[str]:
-    """Return the names of the parts that have a receipt, in order, with their suffix."""
-    names = [name.removesuffix(".json") for name in list_files(join(folder, LEDGER)) if name.endswith(".json")]
-    return [f"{name}.parquet" for name in names]
+    """Return the file names of the parts that have a receipt, in order."""
+    return [f"{name}.parquet" for name in listed_parts(folder)]
 
 
 def receipts(folder: str) -> dict[str, dict[str, Any]]:
@@ -49,8 +53,7 @@ def receipts(folder: str) -> dict[str, dict[str, Any]]:
 
     One that can't be read, or whose part is missing, is left out: the part is computed again.
     """
-    sizes = list_files(folder)
-    names = [name.removesuffix(".json") for name in list_files(join(folder, LEDGER)) if name.endswith(".json")]
+    sizes, names = list_files(folder), listed_parts(folder)
 
     def read(name: str) -> dict[str, Any] | None:
         try:
@@ -71,7 +74,7 @@ def read_manifest(folder: str) -> dict[str, Any] | None:
         InvalidDatasetError: It can't be read.
     """
     try:
-        found = json.loads(read_whole(join(folder, MANIFEST), _MAX_MANIFEST))
+        found = json.loads(read_whole(join(folder, MANIFEST)))
         if not isinstance(found, dict):
             raise ValueError("it is not a table")
     except FileNotFoundError:

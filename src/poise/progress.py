@@ -86,8 +86,8 @@ def progress_bar(
 
 
 def watched(outcomes: Iterable[T], total: int, *, quiet: bool = False) -> Iterator[T]:
-    """Yield the same outcomes, and show progress on stderr."""
-    with progress_bar("classified", total, quiet=quiet or total < 2) as advance:
+    """Yield the same outcomes, and show progress on stderr; ``total`` is 0 if their number is not known."""
+    with progress_bar("classified", total, quiet=quiet or total == 1) as advance:
         for outcome in outcomes:
             advance(1)
             yield outcome

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import numpy as np
@@ -13,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from poise import filesystems
+from poise.data import file_patterns
+from poise.data.file_patterns import find_remote
 from poise.data.items import Item
 from poise.data.opening import open_images
-from poise.data.sources import BAD_SHARD, PER_SHARD, Shard, read_shard, sample
+from poise.data.sources import BAD_SHARD, PER_SHARD, Shard, are_files, read_shard, sample
 from poise.errors import InvalidDatasetError, InvalidOptionError, StorageError, UnreachableError
 from poise.filesystems import list_files, open_input, read_whole, size_of, write_whole
 from poise.loading.sources import PlannedImage, read_planned
@@ -150,8 +156,77 @@ def test_files_of_a_remote_filesystem(memory: fsspec.AbstractFileSystem, tmp_pat
         read_whole("memory://bucket/in/0.tar", 10)
 
 
+def test_images_in_a_remote_folder(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    for at, name in enumerate(("b.JPG", "a/c.png", "a/deep/d.jpeg", "a/.hidden/e.jpg", ".f.jpg", "notes.txt")):
+        write_whole(f"memory://bucket/photos/{name}", trees.picture(at))
+    place = "memory://bucket/photos"
+    every = [f"{place}/{name}" for name in ("a/c.png", "a/deep/d.jpeg", "b.JPG")]
+    assert read(open_images([place])) == read(open_images([f"{place}/"])) == every
+    assert read(open_images([f"{place}/*.JPG"])) == read(open_images([f"{place}/b.JPG"])) == [f"{place}/b.JPG"]
+    shards = open_images([f"{place}/{{b.JPG,none.jpg}}"])
+    assert read(shards) == [f"{place}/b.JPG", f"{place}/none.jpg: unreadable_image"]
+    assert not are_files(shards)
+    with pytest.raises(InvalidOptionError, match=r"No images found in 'memory://bucket/photos/a/none'"):
+        open_images([f"{place}/a/none"])
+    with pytest.raises(InvalidDatasetError, match=r"has a \* in the name of a folder"):
+        open_images([f"{place}/*/c.png"])
+
+
+def test_options_of_an_address_stay_with_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def listed(folder: str, *, below: bool = False) -> dict[str, int]:
+        asked.append(folder)
+        return {"0.tar": 1, "1.txt": 1}
+
+    monkeypatch.setattr(file_patterns, "list_files", listed)
+    for pattern in ("s3://b/in/*.tar?region=x", "s3://b/in/?region=x", "s3://b/in?region=x"):
+        assert find_remote(pattern, (".tar",)) == ["s3://b/in/0.tar?region=x"]
+    assert asked == ["s3://b/in?region=x", "s3://b/in/?region=x", "s3://b/in?region=x"]
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """Serves a folder; ranges of bytes, too, which the standard library's own handler does not know."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        wanted = self.headers.get("Range", "")
+        self.asked.append(wanted)
+        first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
+        content = path.read_bytes()
+        piece = content[int(first) : int(last) + 1 if last else None]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(piece) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(piece)))
+        self.end_headers()
+        self.wfile.write(piece)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_ranges_of_files_on_a_web_server(tmp_path: Path) -> None:
+    tar(tmp_path / "0.tar", ["a", "b"])
+    trees.write(tmp_path / "c.jpg", trees.picture(2))
+    table(tmp_path / "t.parquet", jpg=[trees.picture(3)])
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"http://127.0.0.1:{server.server_port}"
+        found = read(open_images([f"{place}/c.jpg", f"wds:{place}/{{0..0}}.tar", f"parquet:{place}/t.parquet"]))
+        assert found == [f"{place}/c.jpg", "0/a", "0/b", "t/0"]
+        with pytest.raises(UnreachableError, match=r"The shard '1.tar' can't be read"):
+            read(open_images([f"wds:{place}/1.tar"]))
+        server.shutdown()
+    assert {wanted for wanted in Ranges.asked if wanted} >= {f"bytes=0-{(tmp_path / '0.tar').stat().st_size - 1}"}
+
+
 def test_a_missing_remote_shard_is_an_error_and_no_row(memory: fsspec.AbstractFileSystem) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UnreachableError, match=r"The shard 'none.tar' can't be read"):
         list(read_shard(open_images(["wds:memory://bucket/none.tar"])[0]))
 
 

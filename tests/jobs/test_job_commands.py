@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner, Result
 
-from poise import Classifier
+from poise import Classifier, filesystems
 from poise.cli.app import app
 from poise.data.opening import open_dataset, open_images
 from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictError, StorageError, UnknownNameError
+from poise.filesystems import write_whole
 from poise.jobs.collect import read_rows, sampled
 from poise.jobs.done import Done, Summary
 from poise.jobs.metrics import JobMetrics
@@ -150,6 +153,35 @@ def test_a_shard_that_cannot_be_read_now_is_tried_again(folder: Path, whole: Pat
     )
 
 
+class Away(MemoryFileSystem):
+    """A filesystem in memory that can be out of reach."""
+
+    protocol = "away"
+    reachable = False
+
+    def _open(self, path: str, *arguments: Any, **options: Any) -> Any:
+        if not Away.reachable and "wb" not in (*arguments, *options.values()):
+            raise TimeoutError("no route")
+        return super()._open(path, *arguments, **options)
+
+
+def test_images_of_which_none_can_be_reached_are_tried_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One image that can't be reached has a row; a store that is away leaves its shards to --resume."""
+    fsspec.register_implementation("away", Away, clobber=True)
+    monkeypatch.setattr(filesystems, "PAUSE", 0.0)
+    for at in range(2):
+        write_whole(f"away://bucket/in/{at}.png", (folder / "images" / "class0" / f"{at}.png").read_bytes())
+    command = ("classify", "away://bucket/in", *LABELS, "--method", "zero-shot", "--out", f"{tmp_path}/out/")
+    first = poise(*command)
+    assert first.exit_code == 4, first.output
+    assert "the shard 'images-000000' is not done: no route (attempt 5)." in first.stderr
+    monkeypatch.setattr(Away, "reachable", True)
+    assert poise(*command, "--resume").exit_code == 0
+    assert [row["source"] for row in rows(tmp_path / "out")] == [f"away://bucket/in/{at}.png" for at in range(2)]
+
+
 # Features
 
 
@@ -235,10 +267,10 @@ def test_labelled_features_calibrate_and_run_benchmarks(folder: Path, tmp_path: 
 def test_unlabelled_and_damaged_features(features: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match=r"have no labels.*--labelled"):
         open_dataset(f"features:{features}")
-    with pytest.raises(InvalidDatasetError, match=r"has no features: 'manifest.json' can't be read"):
+    with pytest.raises(InvalidDatasetError, match=r"has no features: the format in 'manifest.json' is 'None'"):
         open_images([f"features:{tmp_path}"])
     (tmp_path / "manifest.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(InvalidDatasetError, match="its format is 'other'"):
+    with pytest.raises(InvalidDatasetError, match=r"the format in 'manifest.json' is 'other'"):
         open_images([f"features:{tmp_path}"])
 
 
@@ -315,9 +347,15 @@ def test_monitor_and_summary_of_a_calibrated_job(folder: Path, tmp_path: Path) -
     done = CliRunner().invoke(app, [*plain, "--out", f"{tmp_path}/out/", "--verbose"])
     assert done.exit_code == 3, done.output
     assert "A sample of 9 images in random order" in done.stderr
-    watched = CliRunner().invoke(app, ["monitor", str(tmp_path / "c.json"), str(tmp_path / "out")])
-    assert watched.exit_code in (0, 6), watched.output
-    assert "9 images" in watched.stdout
+    system = fsspec.filesystem("memory")
+    system.put(str(tmp_path / "out"), "/answers", recursive=True)
+    stored = CliRunner().invoke(app, ["embed", f"wds:{folder}/*.tar", "--out", f"{tmp_path}/features", *PLAIN])
+    assert stored.exit_code == 3, stored.output
+    for answers in (tmp_path / "out", "memory://answers", f"wds:{folder}/*.tar", tmp_path / "features"):
+        watched = CliRunner().invoke(app, ["monitor", str(tmp_path / "c.json"), str(answers), "--device", "cpu"])
+        assert watched.exit_code in (0, 6), (watched.output, watched.exception)
+        assert "after 9 images" in watched.stdout  # evidence differs by the rounding of what is stored
+    system.rm("/answers", recursive=True)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     manifest["settings"]["fingerprint"] = "0" * 32
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from poise.cluster.connection import connect
+from poise.cores import available_cores
 from poise.errors import InvalidOptionError, PoiseError, WorkersLostError
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Actor:
             self._error = WorkersLostError(f"{most_starts} workers died while starting.", hint=_START_HINT)
             return
         try:
-            self._worker = make(threads)
+            self._worker = make(min(threads, available_cores()))  # of a cluster whose machines differ
         except Exception as error:
             self._error = _portable(error)
         self._ended(_START)

@@ -48,18 +48,34 @@ def find_files(pattern: str, suffix: str, scheme: str) -> list[str]:
     That remote files exist is not checked here, unless they are listed: each would be a request.
     """
     if is_remote(pattern):
-        folder, _, name = pattern.partition("?")[0].rpartition("/")
-        if "*" in name:
-            found = [join(folder, file) for file in list_files(folder) if fnmatchcase(file, name)]
-        elif name.endswith(suffix) or "{" in name:
-            return expand_braces(pattern)
-        else:
-            found = [join(pattern, file) for file in list_files(pattern) if file.endswith(suffix)]
-        return check_files(found, f"{scheme}:{pattern}")
+        return check_files(find_remote(pattern, (suffix,)), f"{scheme}:{pattern}")
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
         return check_files(sorted(glob.glob(join(glob.escape(path), f"*{suffix}"))), f"{scheme}:{pattern}")
     return check_files(sorted(glob.glob(path)) if "*" in path else expand_braces(path), f"{scheme}:{pattern}")
+
+
+def find_remote(pattern: str, suffixes: tuple[str, ...], *, below: bool = False) -> list[str]:
+    """Return the addresses of a pattern with braces, of a glob, or with one of the suffixes in a remote folder.
+
+    Args:
+        pattern: an address.
+        suffixes: in lower case.
+        below: also search the folders in a folder, without hidden ones.
+    """
+    address, mark, options = pattern.partition("?")
+    folder, _, name = address.rpartition("/")
+    if "*" in folder:
+        raise InvalidDatasetError(
+            f"'{pattern[:200]}' has a * in the name of a folder.", hint="Give the folder, or a list:FILE of addresses."
+        )
+    if "*" in name:
+        place = f"{folder}{mark}{options}"
+        return [join(place, file) for file in list_files(place) if fnmatchcase(file, name)]
+    if name.lower().endswith(suffixes) or "{" in name:
+        return expand_braces(pattern)
+    found = (file for file in list_files(pattern, below=below) if file.lower().endswith(suffixes))
+    return [join(pattern, file) for file in found if not f"/{file}".count("/.")]
 
 
 def check_files(files: list[str], pattern: str) -> list[str]:

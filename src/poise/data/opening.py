@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise.data.catalog import DatasetRow, Protocol, datasets
-from poise.data.file_patterns import find_files
+from poise.data.file_patterns import find_files, find_remote
 from poise.data.folder import open_folder
 from poise.data.hub_datasets import hub_shards, open_hub
 from poise.data.items import ImageSet, Item, draw_shots
@@ -21,7 +21,8 @@ from poise.data.tables import ParquetShard
 from poise.data.wnids import open_wnids
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
 from poise.files import hash_names
-from poise.images.find import find_images
+from poise.filesystems import is_remote
+from poise.images.find import SUFFIXES, find_images, no_images
 from poise.images.samples import sample_images
 from poise.registry import Registry
 from poise.text import as_utf8, counted
@@ -152,17 +153,17 @@ def open_images(sources: Sequence[str]) -> list[Shard]:
     """Return the shards of images whose labels nobody asks for.
 
     Args:
-        sources: each a scheme and what it opens (`schemes`), or files, a folder or a glob pattern; "samples" for the
-            example images.
+        sources: each a scheme and what it opens (`schemes`), or files, a folder or a glob pattern, here or on a remote
+            filesystem; "samples" for the example images.
     """
     found: list[Shard] = []
-    files: list[Path] = []
+    files: list[Path | str] = []
     for source in sources:
-        if os.path.isdir(source) and has_features(source):
+        if (os.path.isdir(source) or is_remote(source)) and has_features(source):
             source = f"features:{source}"
         scheme, _, path = source.partition(":")
         if not has_scheme(source) or os.path.exists(source):
-            files += sample_images() if source == "samples" else find_images([source])
+            files += _find(source)
             continue
         row = schemes.get(scheme)
         try:
@@ -170,6 +171,18 @@ def open_images(sources: Sequence[str]) -> list[Shard]:
         except OSError as error:
             raise InvalidDatasetError(f"'{source}' can't be read: {reason_of(error)}.", hint="Check it.") from error
     return [*file_shards(files), *found]
+
+
+def _find(source: str) -> Sequence[Path | str]:
+    """Return the image files that a source without a scheme means."""
+    if source == "samples":
+        return sample_images()
+    if not is_remote(source):
+        return find_images([source])
+    found = find_remote(source, SUFFIXES, below=True)
+    if not found:
+        raise no_images(source)
+    return found
 
 
 def _as_utf8(images: ImageSet) -> ImageSet:

@@ -24,7 +24,7 @@ from poise.text import as_utf8, counted
 PER_SHARD = 512  # images of a shard that is made of files or rows
 BAD_SHARD = "bad_shard"  # code of the row of a damaged shard
 _SAMPLED = 8  # shards of a sample
-_RETRIED = (UnreachableError, FileNotFoundError, PermissionError)
+_COUNTED = 1000  # tables that are opened only to count their rows; each may be a request
 _MISTAKES = (InvalidOptionError, MissingDependencyError)  # of the user, not of the shard
 
 
@@ -46,15 +46,17 @@ def read_shard(shard: Shard) -> Iterator[Item | Failure]:
     """Yield the images of a shard, and a `Failure` where it is damaged.
 
     Raises:
-        OSError: The shard can't be reached; another attempt may succeed.
+        UnreachableError: The shard can't be reached; another attempt may succeed.
     """
     images = 0
     try:
         for item in shard.items():
             yield item
             images += 1
-    except _RETRIED:
+    except UnreachableError:
         raise
+    except (FileNotFoundError, PermissionError) as error:
+        raise UnreachableError(f"The shard '{shard.name}' can't be read: {reason_of(error)}.") from error
     except (OSError, ValueError, tarfile.TarError, OverflowError) as error:  # those of pyarrow are ValueErrors
         if error.__class__ in _MISTAKES:
             raise
@@ -62,9 +64,26 @@ def read_shard(shard: Shard) -> Iterator[Item | Failure]:
         yield Failure(shard.name, BAD_SHARD, message)
 
 
+def read_all(shards: Iterable[Shard]) -> Iterator[Item | Failure]:
+    """Yield the images of shards, one shard after the other; see `read_shard`."""
+    for shard in shards:
+        yield from read_shard(shard)
+
+
+def count_images(shards: Sequence[Shard]) -> int:
+    """Return the number of images; 0 if it is not known without reading them, or without many requests."""
+    if len(shards) > _COUNTED and not all(isinstance(shard, FileShard | ListShard | ItemShard) for shard in shards):
+        return 0
+    try:
+        numbers = [shard.images() for shard in shards]
+    except (OSError, ValueError):  # a shard that is damaged, or can't be reached, is reported when its turn comes
+        return 0
+    return 0 if None in numbers else int(sum(number or 0 for number in numbers))
+
+
 @dataclass(frozen=True)
 class FileShard:
-    """Image files."""
+    """Image files, by their paths or addresses."""
 
     name: str
     paths: tuple[str, ...]
@@ -186,7 +205,7 @@ def list_shards(path: str) -> list[Shard]:
 
 def are_files(shards: Iterable[Shard]) -> bool:
     """Return whether all images are files on this machine, with their paths as ids."""
-    return all(isinstance(shard, FileShard) for shard in shards)
+    return all(isinstance(shard, FileShard) and not any(map(is_remote, shard.paths)) for shard in shards)
 
 
 def sample(shards: Sequence[Shard], count: int) -> list[Item]:

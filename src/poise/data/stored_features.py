@@ -8,6 +8,7 @@ each image, its label if it has one, a hash of its pixels, and the unit features
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -17,11 +18,11 @@ import numpy as np
 
 from poise.data.items import NO_LABEL, ImageSet, Item
 from poise.errors import InvalidDatasetError, reason_of
-from poise.filesystems import is_remote, join, name_of, open_input, read_whole
-from poise.parts import MANIFEST, finished_parts
+from poise.filesystems import is_remote, join, name_of, open_input
+from poise.parts import MANIFEST, finished_parts, read_manifest
 
 FORMAT = "poise-features/1"
-_FACTS = b"poise"  # in the metadata of a part
+FACTS = b"poise"  # in the metadata of a part
 _MAX_VIEWS, _MAX_WIDTH = 4096, 1 << 16
 _READ = ["source", "key", "notes", "error_code", "error_message", "features"]
 _OPEN = 16  # parts in memory, of readers that ask for single rows
@@ -89,22 +90,21 @@ class Stored:
 def has_features(folder: str) -> bool:
     """Return whether a folder was written by `poise embed`."""
     try:
-        return bool(json.loads(read_whole(join(folder, MANIFEST))).get("format") == FORMAT)
-    except (OSError, ValueError, AttributeError, RecursionError):
+        return (read_manifest(folder) or {}).get("format") == FORMAT
+    except InvalidDatasetError:
         return False
 
 
 def read_stored(folder: str) -> Stored:
     """Read the manifest of a folder of features."""
+    found = read_manifest(folder) or {}
     try:
-        found = json.loads(read_whole(join(folder, MANIFEST)))
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {str(found['format'])[:40]!r}, not '{FORMAT}'")
+        if found.get("format") != FORMAT:
+            raise ValueError(f"the format in '{MANIFEST}' is {str(found.get('format'))[:40]!r}, not '{FORMAT}'")
         return Stored(folder, Made.of(found), tuple(map(str, found.get("classes") or ())))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InvalidDatasetError(
-            f"'{folder}' has no features: '{MANIFEST}' can't be read: {reason_of(error)}.",
-            hint="Give the folder that `poise embed` wrote.",
+            f"'{folder}' has no features: {reason_of(error)}.", hint="Give the folder that `poise embed` wrote."
         ) from None
 
 
@@ -114,7 +114,7 @@ def read_blocks(part: str, rows: int = 8192) -> Iterator[FeatureBlock]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(part if not is_remote(part) else open_input(part), memory_map=not is_remote(part)) as file:
-        made, shape = _facts(file.schema_arrow.metadata or {}, part)
+        made, shape = read_facts((file.schema_arrow.metadata or {}).get(FACTS), f"'{part}'")
         for batch in file.iter_batches(rows, columns=_READ):
             column = batch.column("features")
             if not pa.types.is_fixed_size_list(column.type) or column.type.list_size != shape[0] * shape[1]:
@@ -131,18 +131,28 @@ def read_blocks(part: str, rows: int = 8192) -> Iterator[FeatureBlock]:
             )
 
 
-def _facts(metadata: Mapping[bytes, bytes], part: str) -> tuple[Made, tuple[int, int]]:
-    """Return how the features of a part were made, and the shape (V, D) of those of an image."""
+def read_facts(text: bytes | str | None, place: str) -> tuple[Made, tuple[int, int]]:
+    """Return how features were made, and the shape (V, D) of those of an image.
+
+    Args:
+        text: what `write_facts` returned.
+        place: where it was found, for messages.
+    """
     try:
-        found = json.loads(metadata[_FACTS])
+        found = json.loads(text or "")
         views, width = map(int, found["shape"])
         if not (1 <= views <= _MAX_VIEWS and 1 <= width <= _MAX_WIDTH):
             raise ValueError("its shape can't be used")
         return Made.of(found), (views, width)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidDatasetError(
-            f"'{part}' has no features of poise: {reason_of(error)}.", hint="Give what `poise embed` wrote."
+            f"{place} has no features of poise: {reason_of(error)}.", hint="Give what `poise embed` wrote."
         ) from None
+
+
+def write_facts(made: Made, views: int, width: int) -> str:
+    """Return how features were made, and their shape, as text."""
+    return json.dumps({**asdict(made), "shape": [views, width]})
 
 
 @lru_cache(maxsize=_OPEN)
@@ -159,8 +169,23 @@ def whole_block(part: str) -> FeatureBlock:
     )
 
 
+class StoredRow(ABC):
+    """An image of which there are features."""
+
+    __slots__ = ()
+    row: int  # of its block
+
+    @abstractmethod
+    def block(self) -> FeatureBlock:
+        """Return features, of this image and perhaps of others."""
+
+    def load(self) -> bytes:
+        """Raise an error: there is no image any more."""
+        raise InvalidDatasetError("Features are stored, not the image.", hint="Give the images themselves.")
+
+
 @dataclass(frozen=True, slots=True)
-class FeatureRow:
+class FeatureRow(StoredRow):
     """An image in a part of features."""
 
     part: str
@@ -169,10 +194,6 @@ class FeatureRow:
     def block(self) -> FeatureBlock:
         """Return the part, which is read once per process."""
         return whole_block(self.part)
-
-    def load(self) -> bytes:
-        """Raise an error: there is no image any more."""
-        raise InvalidDatasetError("Features are stored, not the image.", hint="Give the images themselves.")
 
 
 @dataclass(frozen=True)
@@ -241,5 +262,4 @@ def feature_table(images: Sequence[Mapping[str, Any]], features: np.ndarray, mad
     kinds |= {"label": pa.int64(), "notes": pa.list_(pa.string())}
     columns = {name: pa.array([image[name] for image in images], kind) for name, kind in kinds.items()}
     columns["features"] = pa.FixedSizeListArray.from_arrays(flat, views * width)
-    facts = json.dumps({**asdict(made), "shape": [views, width]})
-    return pa.table(columns).replace_schema_metadata({_FACTS: facts})
+    return pa.table(columns).replace_schema_metadata({FACTS: write_facts(made, views, width)})

@@ -46,11 +46,14 @@ def find_images(paths: Iterable[str | Path]) -> list[Path]:
             matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
         files = [file for match in matches for file in (_images_below(match) if os.path.isdir(match) else [match])]
         if not files:
-            raise InvalidOptionError(
-                f"No images found in '{pattern}'.", hint=f"Files ending in {', '.join(SUFFIXES)} are read."
-            )
+            raise no_images(pattern)
         images.update(dict.fromkeys(files))
     return list(images)
+
+
+def no_images(place: str | Path) -> InvalidOptionError:
+    """Return the error of a place without images."""
+    return InvalidOptionError(f"No images found in '{place}'.", hint=f"Files ending in {', '.join(SUFFIXES)} are read.")
 
 
 def _images_below(folder: Path) -> list[Path]:

@@ -98,6 +98,11 @@ def image_size(content: bytes, *, name: str = "<bytes>") -> tuple[int, int]:
     return _open(io.BytesIO(content), name).size
 
 
+def image_suffix(content: bytes) -> str:
+    """Return the suffix of files with such content: ".jpeg", ".png" or another of `poise.images.find.SUFFIXES`."""
+    return f".{str(_open(io.BytesIO(content), '<bytes>').format).lower()}"
+
+
 def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:
     if name.startswith(("http://", "https://")):
         raise UnreadableImageError(

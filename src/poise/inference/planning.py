@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
 
 def confidences(
-    classifier: Classifier[Any], images: Sequence[Any], *, watched: Watched = unwatched
+    classifier: Classifier[Any], images: Iterable[Any], total: int = 0, *, watched: Watched = unwatched
 ) -> tuple[list[int], Floats]:
-    """Return positions of the images with an answer, without copies, and their confidences before calibration."""
+    """Return positions of the images with an answer, without copies, and their confidences before calibration.
+
+    Args:
+        classifier: with one method.
+        images: sources; none of them is kept.
+        total: their number; 0 if it is not known.
+        watched: shows progress.
+    """
     if len(classifier.methods) != 1:
         raise InvalidOptionError(
             f"{len(classifier.methods)} methods were given.",
@@ -28,7 +35,7 @@ def confidences(
         )
     seen: set[str] = set()
     kept, values = [], []
-    for at, outcome in enumerate(watched(classifier.predictions(images), len(images))):
+    for at, outcome in enumerate(watched(classifier.predictions(images), total)):
         if not isinstance(outcome, Failure) and (answer := of_image(outcome)).key not in seen:
             seen.add(answer.key)
             kept.append(at)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from poise.errors import InvalidDatasetError
 from poise.inference.answers import Predictions, answer_rows
 from poise.inference.batch_sizes import in_halves
 from poise.inference.batches import Batch, Computed, SourceGroup, Stages, Watch
@@ -98,7 +99,7 @@ class Predictor:
     def answer_stored(self, features: Tensor) -> Answers:
         """Return the answers by method for unit features [B, V, D], and the class text features under the init."""
         assert self.tuner is not None, "this predictor was made without a tuner"
-        return _predict(self.tuner, features), self.tuner.texts.init_features()
+        return _answers(self.tuner, features)
 
     def answer(self, features: Tensor) -> Iterator[Predictions | None]:
         """Yield the answers by method for unit features [N, V, D]; None for an image whose output is not finite."""
@@ -154,7 +155,7 @@ class _Answers(Stages[Answers]):
         assert tuner is not None, "this predictor was made without a tuner"
         inputs = self.views(batch) if tuner.reads == "views" else self.features(batch)
         with self.times.stage("answers"):
-            return _predict(tuner, inputs), tuner.texts.init_features()
+            return _answers(tuner, inputs)
 
 
 class _Features(Stages[Tensor]):
@@ -169,6 +170,18 @@ class _Views(Stages[Tensor]):
 
     def compute(self, batch: Batch) -> Tensor:
         return self.views(batch)
+
+
+def _answers(tuner: AnyTuner, inputs: Tensor) -> Answers:
+    texts = tuner.texts.init_features()
+    if (
+        tuner.reads != "views" and inputs.shape[-1] != texts.shape[-1]
+    ):  # of stored features, which may come from anybody
+        raise InvalidDatasetError(
+            f"The features have {inputs.shape[-1]} numbers, and those of the model {texts.shape[-1]}.",
+            hint="Give features that this model made.",
+        )
+    return _predict(tuner, inputs), texts
 
 
 def _predict(tuner: AnyTuner, inputs: Tensor) -> dict[str, Answer[Tensor]]:

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from poise.errors import InvalidDatasetError, InvalidOptionError, UnknownNameError, reason_of
 from poise.files import TEMPORARY
-from poise.filesystems import join, list_files, open_input
-from poise.parts import read_manifest, receipts
+from poise.filesystems import join, open_input
+from poise.parts import listed_parts, read_manifest, receipts
 from poise.text import safe_cell
 
 _ROWS = 65_536  # at a time
@@ -37,8 +37,7 @@ def finished_files(folder: str) -> list[str]:
         raise InvalidDatasetError(
             f"'{folder}' has no manifest.json.", hint="Give the folder of `poise classify --out FOLDER/`."
         )
-    good = receipts(folder)
-    there = [name.removesuffix(".json") for name in list_files(join(folder, "ledger")) if name.endswith(".json")]
+    good, there = receipts(folder), listed_parts(folder)
     if damaged := [name for name in there if name not in good]:
         raise InvalidDatasetError(
             f"{len(damaged)} of {len(there)} parts in '{folder}' are missing or damaged, e.g. '{damaged[0]}'.",

@@ -24,7 +24,7 @@ from poise.backbones.fingerprint import fingerprint
 from poise.data.items import NO_LABEL, Item
 from poise.data.sources import Shard, read_shard
 from poise.data.stored_features import FeatureBlock, FeatureShard, Made, feature_table, read_blocks
-from poise.errors import InvalidOptionError, PoiseError, reason_of
+from poise.errors import InvalidOptionError, PoiseError, UnreachableError, reason_of
 from poise.inference.batches import Computed, SourceGroup
 from poise.inference.classifier import Classifier
 from poise.inference.predictor import Answers, Predictor
@@ -132,6 +132,8 @@ class _PartWorker(Worker, Generic[Z]):
             return Done(state.number, state.shard.name, problem=state.problem)
         table, facts = self.finish(state)
         codes = Counter(code for code in table.column("error_code").to_pylist() if code is not None)
+        if state.images and codes[UnreachableError.code] == state.images:  # as if the shard itself were away
+            return Done(state.number, state.shard.name, problem=table.column("error_message")[0].as_py())
         done = Done(
             number=state.number,
             shard=state.shard.name,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from poise.cores import available_cores
 from poise.data.items import Item
-from poise.data.stored_features import FeatureRow, Made
+from poise.data.stored_features import Made, StoredRow
 from poise.errors import ReaderProcessError, is_out_of_memory
 from poise.loading.processes import ReaderProcesses
 from poise.loading.sources import READABLE_ELSEWHERE, PlannedImage, Source, name_of, read_planned, too_large
@@ -44,7 +44,7 @@ class Preparer:
 
     def prepare(self, source: Source, recipe: ViewRecipe, number: int) -> PlannedImage | Failure:
         """Read and plan image ``number`` of a run; cut its views too, unless the device does that."""
-        if isinstance(source, Item) and isinstance(source.read, FeatureRow):
+        if isinstance(source, Item) and isinstance(source.read, StoredRow):
             self._check_stored(source.read.block().made, recipe)
             return read_planned(source, recipe)
         processes = self._started_processes(number) if isinstance(source, READABLE_ELSEWHERE) else None

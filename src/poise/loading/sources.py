@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from poise.data.items import Item
-from poise.data.stored_features import FeatureRow
+from poise.data.stored_features import StoredRow
 from poise.errors import OUT_OF_MEMORY, PoiseError, reason_of
 from poise.images import LoadedImage, read_image
 from poise.results import Failure
@@ -56,7 +56,7 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
     if isinstance(source, Failure):
         return source
     try:
-        if isinstance(source, Item) and isinstance(source.read, FeatureRow):
+        if isinstance(source, Item) and isinstance(source.read, StoredRow):
             return stored_image(source.id, source.read, recipe.views)
         image = _load(source)
         return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.key, image.notes)
@@ -68,7 +68,7 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
         return too_large(source)
 
 
-def stored_image(name: str, row: FeatureRow, views: int) -> PlannedImage | Failure:
+def stored_image(name: str, row: StoredRow, views: int) -> PlannedImage | Failure:
     """Return an image that was encoded before, with the first views of those that are stored."""
     found = row.block()
     if (failure := found.failures[row.row]) is not None:

@@ -11,6 +11,8 @@ from typing import Any
 from poise.backbones import load_model, resolve
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Monitor
+from poise.data.items import NO_LABEL, Item
+from poise.data.packed_features import is_packed, unpack
 from poise.errors import (
     InvalidCalibrationError,
     InvalidOptionError,
@@ -21,6 +23,7 @@ from poise.errors import (
 from poise.images.read import image_size
 from poise.inference.batch_sizes import default_batch_size
 from poise.inference.classifier import Classifier
+from poise.loading.stored import check_made
 from poise.options import option_values
 from poise.results import Failure, Results
 from poise.serve import readiness
@@ -31,7 +34,9 @@ from poise.serve.limits import Limits
 from poise.serve.settings import Job, ServiceSettings
 from poise.serve.telemetry import Metrics
 from poise.types import DualEncoder
+from poise.views.recipe import ViewRecipe
 
+_Key = tuple[Classifier[Any], bool, bool]  # what is computed together: one classifier, with details, from features
 WATCHED = 1_000_000  # images that are compared with those of the calibration; ranks among more would become slow
 
 
@@ -62,7 +67,7 @@ class Service:
         self.status = "starting"  # then "ready", "draining" and "closed"
         self._watch: Monitor | None = None  # of the images of calibrated answers
         self._cache = ClassifierCache(self._build, settings.limits)
-        self._batcher: Batcher[tuple[Classifier[Any], bool], bytes, Results] | None = None  # by classifier, details
+        self._batcher: Batcher[_Key, bytes | Item, Results] | None = None
 
     @property
     def ready(self) -> bool:
@@ -124,7 +129,7 @@ class Service:
         """Queue one encoded image; thread-safe.
 
         Args:
-            image: a JPEG, PNG, WebP, GIF, BMP or TIFF file.
+            image: a JPEG, PNG, WebP, GIF, BMP or TIFF file, or stored features (`poise.data.packed_features`).
             job: what to do with it.
 
         Returns:
@@ -188,21 +193,29 @@ class Service:
         self, images: Sequence[bytes], planned: PlannedJob, classifier: Classifier[Any]
     ) -> list[Future[Results]]:
         assert self._batcher is not None
-        errors = [self._refusal(image) for image in images]
-        accepted = [image for image, error in zip(images, errors, strict=True) if error is None]
+        packed = {is_packed(image) for image in images}
+        if len(packed) > 1:
+            raise InvalidOptionError("The request has images and features.", hint="Send them in two requests.")
+        recipe = classifier.read_recipe(details=planned.details)
+        checked = [self._checked(image, recipe) for image in images]
+        accepted = [source for source in checked if not isinstance(source, PoiseError)]
         deadline = time.monotonic() + planned.seconds
-        key = classifier, planned.details
+        key = classifier, planned.details, True in packed
         futures = iter(self._batcher.submit(key, accepted, cost=planned.cost, deadline=deadline))
-        return [next(futures) if error is None else _failed(error) for error in errors]
+        return [_failed(source) if isinstance(source, PoiseError) else next(futures) for source in checked]
 
-    def _refusal(self, image: bytes) -> PoiseError | None:
-        """Return why an image is not queued, from its header."""
+    def _checked(self, image: bytes, recipe: ViewRecipe) -> bytes | Item | PoiseError:
+        """Return what is queued of an image or of stored features, or why it is not; no pixel is decoded for that."""
         try:
+            if is_packed(image):
+                row = unpack(image)
+                check_made(row.held.made, self.encoder, recipe)
+                return Item(row.held.sources[0], NO_LABEL, row)
             width, height = image_size(image)
         except PoiseError as error:
             return error
         if width * height <= self.settings.limits.pixels:
-            return None
+            return image
         return LimitExceededError(
             f"The image has {width} x {height} pixels, and this server accepts {self.settings.limits.pixels:,}.",
             hint="Resize it.",
@@ -213,8 +226,8 @@ class Service:
         calibration = self.settings.calibration if job.calibrated else None
         return Classifier(**{**option_values(job.options), "model": self.encoder, "calibration": calibration})
 
-    def _work(self, key: tuple[Classifier[Any], bool], images: list[bytes]) -> Iterator[Results | Exception]:
-        classifier, details = key
+    def _work(self, key: _Key, images: list[bytes | Item]) -> Iterator[Results | Exception]:
+        classifier, details, _ = key
         for outcome in classifier.each(images, details=details):
             if isinstance(outcome, Failure):
                 yield outcome.error()
@@ -238,7 +251,7 @@ class Service:
         settings, image = self.settings, readiness.image()
         # The server's limits are for requests: the test image may ask for more than they allow.
         job = plan(readiness.job(settings), replace(settings, limits=Limits()))
-        served = self._batcher.submit((self.classifier(job), False), [image])[0].result()
+        served = self._batcher.submit((self.classifier(job), False, False), [image])[0].result()
         plain: Any = self._build(job)(image)
         readiness.check(self.encoder.name, self.place.dtype_name, settings, served, plain)
 

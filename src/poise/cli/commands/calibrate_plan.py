@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poise.cli.commands.listing import show
-from poise.cli.input.label_list import write_list
+from poise.cli.input.job_options import ALL_SOURCES, stored_features, with_stored
+from poise.cli.input.label_list import files_of, write_list
 from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
 from poise.cli.input.shared_options import Labels, LabelsFile, Threads, given, labels_from
 from poise.cli.output.verbose import Quiet, Verbose, remark
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def calibrate_plan(
     *,
     ctx: typer.Context,
-    images: Annotated[list[str], typer.Argument(help="Unlabelled images: files, folders or glob patterns.")],
+    images: Annotated[list[str], typer.Argument(help=ALL_SOURCES)],
     out: Annotated[Path, typer.Option(help="The list to label: .csv, or .json for tasks of Label Studio.")],
     labels: Labels = None,
     labels_file: LabelsFile = None,
@@ -50,20 +51,24 @@ def calibrate_plan(
     if out.suffix not in (".csv", ".json"):
         raise InvalidOptionError(f"--out is '{out}'.", hint="Give a name that ends in .csv or .json.")
     names = labels_from(labels, labels_file)
-    from poise.images import find_images
-
-    paths = find_images(images)
     from poise.calibration import plan_labels
+    from poise.data.opening import open_images
+    from poise.data.sources import count_images, read_all
     from poise.inference.classifier import Classifier
     from poise.inference.planning import confidences
 
+    shards = open_images(images)
+    options = with_stored(ctx, options, stored_features(shards))
     classifier: Classifier = Classifier(**{**options, "labels": names, "method": options["method"]})
-    kept, values = confidences(classifier, paths, watched=partial(watched, quiet=quiet))
-    if len(kept) < len(paths):
-        remark(f"left out: {counted(len(paths) - len(kept), 'image')} without an answer, or copies.", quiet=quiet)
+    total = count_images(shards)
+    kept, values = confidences(classifier, read_all(shards), total, watched=partial(watched, quiet=quiet))
+    if len(kept) < total:
+        remark(f"left out: {counted(total - len(kept), 'image')} without an answer, or copies.", quiet=quiet)
     limits = {"max_error": max_error, "random": random, "confidence": confidence, "seed": draw}
     plan = plan_labels(values, budget, **limits)  # type: ignore[arg-type]
-    write_list(out, plan, [paths[at] for at in kept], values.tolist())
+    chosen = [*plan.random.tolist(), *plan.above.tolist()]
+    paths = files_of(shards, [kept[at] for at in chosen], out.with_suffix(""))
+    write_list(out, plan, dict(zip(chosen, paths, strict=True)), values.tolist())
     show(_table(plan, max_error))
     options_given = {
         name: value for name, value in given(ctx, ctx.params).items() if name in options or "label" in name

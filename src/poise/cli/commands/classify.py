@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poise.cli.input.job_options import (
-    SOURCES,
+    ALL_SOURCES,
     DryRun,
     MetricsPort,
     Price,
@@ -41,6 +41,7 @@ from poise.cli.output.still_valid import StillValid
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import only_writer
+from poise.parts import ANSWERS
 from poise.progress import watched
 
 if TYPE_CHECKING:
@@ -60,10 +61,7 @@ Format = StrEnum("Format", ["table", "json", "jsonl", "csv", "parquet"])
 def classify(
     *,
     ctx: typer.Context,
-    images: Annotated[
-        list[str],
-        typer.Argument(help=f"{SOURCES[:-1]}, or the folder of `poise embed`."),
-    ],
+    images: Annotated[list[str], typer.Argument(help=ALL_SOURCES)],
     labels: Labels = None,
     labels_file: LabelsFile = None,
     options: Chosen,
@@ -110,7 +108,7 @@ def classify(
         names = labels_from(labels, labels_file)
     from poise import methods
     from poise.data.opening import open_images
-    from poise.data.sources import are_files, read_shard
+    from poise.data.sources import are_files, read_all
     from poise.jobs.answer_table import Shown
     from poise.loading.sources import name_of
 
@@ -146,7 +144,7 @@ def classify(
         total = _count(shards, finished)
         if note := cost_note(classifier, total):
             remark(note, quiet=quiet)
-        items = (item for shard in shards for item in read_shard(shard) if name_of(item) not in finished)
+        items = (item for item in read_all(shards) if name_of(item) not in finished)
         outcomes = watched(classifier.each(items, details=details), total, quiet=quiet)
         if options["calibration"] is not None and not options["independent"]:
             valid = StillValid(options["calibration"], chosen[0])
@@ -211,18 +209,18 @@ def _write_parts(
     classifier: Classifier[Any] = Classifier(**{**options, **placed})
     if made is not None:
         check_made(made, classifier.encoder, classifier.read_recipe())
-    manifest = {"format": "poise-answers/1", "settings": row_settings.settings(options, classifier, **asdict(shown))}
+    manifest = {"format": ANSWERS, "settings": row_settings.settings(options, classifier, **asdict(shown))}
     worker = partial(AnswerWorker, job, classifier)
     run_job(job, shards, manifest, how, worker=worker, calibration=options["calibration"])
 
 
 def _count(shards: Sequence[Shard], finished: Container[str]) -> int:
     """Return the number of images that are left, as far as it is known before they are read."""
-    from poise.data.sources import are_files
+    from poise.data.sources import are_files, count_images
 
     if finished and are_files(shards):
         return sum(item.id not in finished for shard in shards for item in shard.items())
-    return int(sum(shard.images() or 0 for shard in shards))
+    return count_images(shards)
 
 
 def _chosen_views(options: dict[str, Any], shards: Sequence[Shard], quiet: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,26 +14,31 @@ import typer
 
 from poise.cli.exit_codes import ALARM
 from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.option_parameters import Chosen, takes_options
 from poise.cli.output import row_settings
 from poise.cli.output.verbose import Quiet, remark
 from poise.errors import InvalidOptionError, PoiseError, reason_of
 from poise.files import read_bounded, write_atomic
-from poise.parts import read_manifest
+from poise.filesystems import is_remote
+from poise.parts import ANSWERS, read_manifest
+from poise.progress import watched
 from poise.text import as_words, printable
 
 if TYPE_CHECKING:
-    from poise.calibration import Conditions, TruthMonitor
+    from poise.calibration import Calibration, Conditions, TruthMonitor
 
 _MAX_BYTES = 512 << 20  # of the answers
 
 
+@takes_options("monitor", model={"default": None, "show_default": "that of the calibration, unless downloaded"})
 def monitor(
+    *,
     calibration: Annotated[Path, typer.Argument(help="File of `poise calibrate`.")],
     answers: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="JSON lines of `poise classify --calibration ... --format jsonl`, or its folder of parts, in order of "
-            "time."
+            help="JSON lines of `poise classify --calibration ... --format jsonl`, its folder of parts, or images as "
+            "`poise classify` takes them; in order of time."
         ),
     ],
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole file.")] = 0.01,
@@ -52,6 +58,7 @@ def monitor(
     ] = None,
     coverage: Annotated[float | None, typer.Option(help="With --truth: also test prediction sets.")] = None,
     max_error: Annotated[float | None, typer.Option(help="With --truth: also test this certified error.")] = None,
+    options: Chosen,
     quiet: Quiet = False,
 ) -> None:
     """Test, without labels, whether images still are like the calibration images; exit code 6 if they are not."""
@@ -62,8 +69,12 @@ def monitor(
 
     stored = Calibration.load(calibration)
     watch = stored.monitor(alpha, method=method, seed=seed)
-    _check_conditions(answers, stored.conditions)
-    rows = _read(answers, method or stored.recommended)
+    if _are_images(answers):
+        named = {name: value for name, value in {**options, "coverage": coverage}.items() if value is not None}
+        rows = _classified(stored, answers, method or stored.recommended, named, quiet)
+    else:
+        _check_conditions(answers, stored.conditions)
+        rows = _read(answers, method or stored.recommended)
     if shuffle:
         random.Random(seed).shuffle(rows)
     if truth is not None:
@@ -104,13 +115,51 @@ def _test_answers(watch: TruthMonitor, rows: list[_Row], truth: Path) -> None:
         raise typer.Exit(ALARM)
 
 
-def _check_conditions(answers: Path, conditions: Conditions) -> None:
+def _is_folder(place: str) -> bool:
+    return os.path.isdir(place) or is_remote(place)
+
+
+def _are_images(source: str) -> bool:
+    """Return whether a source is images to classify, rather than answers."""
+    from poise.data.opening import has_scheme
+    from poise.images.find import SUFFIXES
+
+    if source.lower().endswith(SUFFIXES) or (has_scheme(source) and not os.path.exists(source)):
+        return True
+    return _is_folder(source) and (read_manifest(source) or {}).get("format") != ANSWERS
+
+
+def _classified(stored: Calibration, source: str, method: str, options: dict[str, Any], quiet: bool) -> list[_Row]:
+    """Return the answers of images; those that failed have none."""
+    from poise.data.opening import open_images
+    from poise.data.sources import count_images, read_all
+    from poise.inference.classifier import Classifier
+
+    shards = open_images([source])
+    classifier: Classifier[Any] = Classifier.from_calibration(stored, method=[method], **options)
+    rows = []
+    for outcome in watched(classifier.each(read_all(shards)), count_images(shards), quiet=quiet):
+        if isinstance(outcome, dict):
+            found = outcome[method]
+            members = None if found.prediction_set is None else list(found.prediction_set)
+            assert found.raw_confidence is not None
+            assert found.match is not None
+            label = found.rejected or found.label
+            rows.append(_Row(found.source, found.raw_confidence, found.match, label, members))
+    if not rows:
+        raise InvalidOptionError(
+            f"None of the images of '{source}' can be answered.", hint="`poise classify` says why."
+        )
+    return rows
+
+
+def _check_conditions(answers: str, conditions: Conditions) -> None:
     """Refuse answers of another model, list of labels or template, where the file beside them says so."""
     from poise.calibration import Conditions
 
     try:
-        found = (read_manifest(str(answers)) or {})["settings"] if answers.is_dir() else None
-        made = Conditions.from_dict(found or json.loads(read_bounded(row_settings.settings_file(answers))))
+        found = (read_manifest(answers) or {})["settings"] if _is_folder(answers) else None
+        made = Conditions.from_dict(found or json.loads(read_bounded(row_settings.settings_file(Path(answers)))))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return  # rows of stdout have no such file, and those of a cluster no hash of the model
     conditions.check(made, reads_views=False)  # `poise classify` has compared the views, where they matter
@@ -124,20 +173,20 @@ class _Row(NamedTuple):
     members: list[str] | None  # of the prediction set
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of JSON lines, or of a folder of parts."""
-    if not path.is_dir():
+    if not _is_folder(path):
         yield from map(json.loads, read_bounded(path, _MAX_BYTES).splitlines())
         return
     from poise.jobs.collect import read_rows
 
     columns = ("source", "method", "label", "rejected", "raw_confidence", "match", "prediction_set", "error_code")
-    for batch in read_rows(str(path), columns=columns)[1]:
+    for batch in read_rows(path, columns=columns)[1]:
         for row in batch.to_pylist():
             yield {**row, "error": row["error_code"]}
 
 
-def _read(path: Path, method: str) -> list[_Row]:
+def _read(path: str, method: str) -> list[_Row]:
     """Return the answers of one method; images that failed have none."""
     rows, others = [], set()
     try:

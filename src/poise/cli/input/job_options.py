@@ -21,6 +21,7 @@ SOURCES = (
     "Image files, folders or glob patterns; wds:SHARDS.tar, parquet:TABLES, list:FILE or hf:NAME; 'samples' for five "
     "example images."
 )
+ALL_SOURCES = f"{SOURCES[:-1]}, or the folder of `poise embed`."
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only say what it would take, from a sample of 200 images, and write nothing.")
 ]

@@ -6,26 +6,74 @@ import csv
 import io
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poise.errors import InvalidDatasetError
+from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.files import read_bounded, write_atomic
 
 if TYPE_CHECKING:
     from poise.calibration import Drawn, Plan
+    from poise.data.items import Item
+    from poise.data.sources import Shard
 
 COLUMNS = ("path", "label", "part", "confidence", "cutoff", "listed")
 RANDOM, ABOVE = "random", "above"  # values of the column part
 
 
-def write_list(out: Path, plan: Plan, paths: Sequence[Path], confidence: Sequence[float]) -> None:
+def files_of(shards: Sequence[Shard], positions: Sequence[int], folder: Path) -> list[Path]:
+    """Return the file of each image at these positions, for people to look at.
+
+    Images in tars, tables and remote filesystems are copied into ``folder``, under names that come from their ids but
+    can't lead elsewhere.
+    """
+    from poise.data.items import Item
+    from poise.data.sources import read_all
+
+    wanted, found = set(positions), dict[int, Path]()
+    for at, item in enumerate(read_all(shards) if wanted else ()):
+        if at in wanted and isinstance(item, Item):
+            found[at] = _file(item, folder / f"{at:06d}-{re.sub(r'[^A-Za-z0-9._-]+', '_', item.id)[-80:]}")
+        if len(found) == len(wanted):
+            break
+    return [found[at] for at in positions]
+
+
+def _file(item: Item, place: Path) -> Path:
+    """Return the file of an image, written at ``place`` if it has none."""
+    from poise.data.stored_features import StoredRow
+    from poise.images.read import image_suffix
+
+    if isinstance(item.read, StoredRow):
+        if os.path.isfile(item.id):
+            return Path(item.id)
+        raise InvalidOptionError(
+            f"The features of '{item.id}' are stored, and the image itself is not a file here.",
+            hint="Plan from the images themselves, so that somebody can look at them.",
+        )
+    source = item.source()
+    if isinstance(source, Path):
+        return source
+    suffix = image_suffix(source)
+    named = place if place.suffix.lower() == suffix else place.with_name(place.name + suffix)
+    write_atomic(named, source)
+    return named
+
+
+def write_list(out: Path, plan: Plan, paths: Mapping[int, Path], confidence: Sequence[float]) -> None:
     """Write a row for each image to label: CSV, or tasks of Label Studio if the name ends in .json.
 
     The order is random, so that it does not tell which part an image belongs to.
+
+    Args:
+        out: the list.
+        plan: the images to label, by their positions among those with an answer.
+        paths: the file of each.
+        confidence: of all images with an answer.
     """
-    rows = _rows(plan, [os.path.relpath(path, out.parent) for path in paths], confidence)
+    rows = _rows(plan, {at: os.path.relpath(path, out.parent) for at, path in paths.items()}, confidence)
     if out.suffix == ".json":
         tasks = [
             {"data": {"image": row["path"], **{name: row[name] for name in COLUMNS if name != "label"}}} for row in rows
@@ -40,7 +88,7 @@ def write_list(out: Path, plan: Plan, paths: Sequence[Path], confidence: Sequenc
     write_atomic(out, text.encode())
 
 
-def _rows(plan: Plan, paths: Sequence[str], confidence: Sequence[float]) -> list[dict[str, Any]]:
+def _rows(plan: Plan, paths: Mapping[int, str], confidence: Sequence[float]) -> list[dict[str, Any]]:
     import numpy as np
 
     parts = [(int(at), RANDOM) for at in plan.random] + [(int(at), ABOVE) for at in plan.above]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from poise.jobs.run import Engine, Job
     from poise.jobs.workers import Worker
 
-_COUNTED = 1000  # shards up to which images are counted before the work begins; each may be a request
 _SHOWN = 5  # labels of the summary
 
 
@@ -51,14 +51,15 @@ def run_job(
     calibration: Calibration | None = None,
 ) -> None:
     """Run a job, or what is left of it, and print a summary; with ``dry_run`` say what it would take."""
+    from poise.data.sources import count_images
     from poise.jobs import run as jobs
 
     if how.dry_run:
         _say_estimate(job, shards, how)
         return
     finished = jobs.begin(job.out, manifest, shards, resume=how.resume)
-    seen = _Seen(len(shards), len(finished))
-    images = _images(shards)
+    images = count_images(shards)
+    seen = _Seen(len(shards), len(finished), counted=images > 0)
     done_before = sum(done.images for done in finished.values())
     made = worker() if worker is not None and how.engine.name != "ray" and len(finished) < len(shards) else None
     with ExitStack() as held:
@@ -83,10 +84,11 @@ def run_job(
 
 
 class _Seen:
-    """What the progress says beside images: shards and failures."""
+    """What the progress says beside images: shards, failures and, where nobody has counted images, the time left."""
 
-    def __init__(self, shards: int, finished: int) -> None:
+    def __init__(self, shards: int, finished: int, *, counted: bool) -> None:
         self.shards, self.finished, self.failures = shards, finished, dict[str, int]()
+        self.before, self.counted, self.began = finished, counted, time.monotonic()
         self.watchers: list[Callable[[Done], None]] = []
 
     def add(self, done: Done) -> None:
@@ -99,18 +101,15 @@ class _Seen:
 
     def note(self) -> str:
         failed = "".join(f", {number} {code}" for code, number in sorted(self.failures.items()))
-        return f"{self.finished} of {counted(self.shards, 'shard')}{failed}"
+        return f"{self.finished} of {counted(self.shards, 'shard')}{self._left()}{failed}"
 
-
-def _images(shards: Sequence[Shard]) -> int:
-    """Return the number of images; 0 if nobody knows."""
-    if len(shards) > _COUNTED:
-        return 0
-    try:
-        numbers = [shard.images() for shard in shards]
-    except (OSError, ValueError):  # a shard that is damaged, or can't be reached, is reported when its turn comes
-        return 0
-    return 0 if None in numbers else int(sum(number or 0 for number in numbers))
+    def _left(self) -> str:
+        """Return the time left if the other shards take as long as those of this attempt."""
+        done = self.finished - self.before
+        if self.counted or not done or self.finished == self.shards:
+            return ""
+        seconds = (time.monotonic() - self.began) / done * (self.shards - self.finished)
+        return f", about {timedelta(seconds=round(seconds))} left"
 
 
 def _say_summary(summary: Summary, out: str, shards: int, how: HowToRun, calibration: Calibration | None) -> None:

@@ -51,7 +51,7 @@ class ClassifyRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"image": _PIXEL, **_OPTIONS}]})
 
-    image: str = Field(description="An image file, in base64. Addresses and paths are not accepted.")
+    image: str = Field(description="An image file, or features, in base64. Addresses and paths are not accepted.")
 
 
 @with_options
@@ -60,7 +60,7 @@ class BatchRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"images": [_PIXEL, _PIXEL], **_OPTIONS}]})
 
-    images: list[str] = Field(min_length=1, description="Image files, in base64.")
+    images: list[str] = Field(min_length=1, description="Image files, or features, in base64.")
 
 
 class ZeroShotParameters(BaseModel):
