@@ -124,6 +124,19 @@ class Result:
     calibrated: PredictionSets | None = field(default=None, repr=False, compare=False, metadata={"exclude": True})
     """What `set_at` needs; not part of JSON."""
 
+    @property
+    def yes(self) -> tuple[str, ...] | None:
+        """Independent labels that apply, most probable first; None without ``outcomes``."""
+        return self._said("yes")
+
+    @property
+    def unsure(self) -> tuple[str, ...] | None:
+        """Independent labels that may apply or not, most probable first; None without ``outcomes``."""
+        return self._said("unsure")
+
+    def _said(self, word: str) -> tuple[str, ...] | None:
+        return None if self.outcomes is None else tuple(label for label, said in self.outcomes.items() if said == word)
+
     def top(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the ``k`` most probable labels with their probabilities, best first."""
         return list(self.probabilities.items())[:k]
@@ -191,10 +204,8 @@ class Result:
             facts.append(f"{self.label} (match {self.match:.3f})")
         if self.prediction_set is not None:
             facts.append("{" + ", ".join(self.prediction_set) + "}")
-        if self.outcomes is not None:
-            facts.append(
-                "yes: " + (", ".join(label for label, said in self.outcomes.items() if said == "yes") or "none")
-            )
+        if self.yes is not None:
+            facts.append(f"yes: {', '.join(self.yes) or 'none'}")
         if self.decision is not None:
             facts.append(self.decision if self.node is None else f"{self.decision}: {self.node}")
         return facts
@@ -234,7 +245,7 @@ class Failure:
 
 COLUMNS = (  # of CSV files and data frames, before the error and the probabilities
     *("source", "method", "label", "confidence", "margin", "entropy", "match", "raw_confidence", "rejected"),
-    *("fallback", "prediction_set", "node", "depth", "decision", "threshold"),
+    *("fallback", "prediction_set", "node", "depth", "decision", "threshold", "yes", "unsure"),
 )
 
 

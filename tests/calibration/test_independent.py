@@ -11,7 +11,7 @@ from scipy import optimize, special, stats
 from sklearn.metrics import average_precision_score
 
 from poise.calibration import Conditions, IndependentCalibration, LabelEvaluation, certify, fit_labels, upper_bound
-from poise.calibration.independent import _newton, no_below, read_calibration, truth_table, yes_from
+from poise.calibration.independent import newton, no_below, read_calibration, truth_table, yes_from
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.metrics.scoring import average_precision
 
@@ -47,7 +47,7 @@ def test_each_label_is_the_optimum_of_its_penalised_likelihood() -> None:
     truth = generator.random((60, 4)) < special.expit(2 * u)
     theta = np.tile(own, (4, 1))
     for _ in range(20):
-        theta, variance = _newton(u, truth, theta, own, spread)
+        theta, variance = newton(u, truth, theta, own, spread)
     for at in range(4):
 
         def loss(value: np.ndarray, at: int = at) -> float:
@@ -181,17 +181,37 @@ def test_an_evaluation_by_hand() -> None:
     truth = np.array([[True, False], [False, True], [False, True], [False, False]])
     outcomes = np.array([["yes", "no"], ["yes", "unsure"], ["no", "unsure"], ["no", "no"]])
     found = LabelEvaluation(
-        labels=("a", "b"), probs=probs, truth=truth, outcomes=outcomes, precision=0.9, recall=0.5, left_out=1
+        labels=("a", "b"), probs=probs, truth=truth, outcomes=outcomes, precision=0.9, recall=0.5, left_out={"lost": 1}
     )
     numbers = found.metrics()
-    assert numbers["map"] == pytest.approx(1)
-    assert numbers["yes"] == 0.25
-    assert numbers["brier"][0] == pytest.approx(((probs - truth) ** 2).mean())  # type: ignore[index]
+    assert numbers["map"].value == pytest.approx(1)
+    assert numbers["yes"].value == 0.25
+    assert numbers["no"].value == 0.5
+    assert numbers["label_brier"].value == pytest.approx(((probs - truth) ** 2).mean())
+    assert numbers["precision"].value == 0.5
+    assert numbers["recall"].value == 1
     assert found.by_label()["a"]["precision"].value == 0.5
+    assert found.by_label()["b"] == {"recall": found.by_label()["b"]["recall"]}  # no yes was said
     assert found.by_label()["b"]["recall"].value == 1
-    assert "Left out: 1" in found.summary()
+    assert found.label_rows()[0][:3] == ["a", "1", "50.0 % (1.3 to 98.7)"]
+    assert "Left out: 1 lost." in found.summary()
     assert json.loads(json.dumps(found.to_dict()))["labels"]["a"]["precision"]["value"] == 0.5
-    assert "<table>" in found._repr_html_()
+    page = found._repr_html_()
+    assert page.count("<table>") == page.count("<svg") == 2
+    plain = LabelEvaluation(labels=("a<b", "b"), probs=probs, truth=truth)
+    assert plain._repr_html_().count("<svg") == 1
+    assert "precision" not in plain.metrics()
+
+
+def test_labels_that_break_their_promise_are_named_and_chance_is_not() -> None:
+    truth = np.zeros((400, 2), dtype=bool)
+    truth[:200, 0], truth[:170, 1] = True, True  # of 200 yes each, 200 and 170 are right
+    outcomes = np.full((400, 2), "unsure")
+    outcomes[:200] = "yes"
+    found = LabelEvaluation(
+        labels=("good", "bad"), probs=np.full((400, 2), 0.5), truth=truth, outcomes=outcomes, precision=0.95
+    )
+    assert any("1 label: bad" in note for note in found.notes())
 
 
 def test_files_are_read_back_and_damaged_ones_refused(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -15,7 +18,13 @@ from poise import Classifier, load_model
 from poise.calibration import Calibration, IndependentCalibration
 from poise.cli.app import app
 from poise.cli.input.tagged_images import read_tagged
-from poise.errors import InvalidCalibrationError, InvalidDatasetError, InvalidOptionError, PoiseError
+from poise.errors import (
+    InvalidCalibrationError,
+    InvalidDatasetError,
+    InvalidLabelsError,
+    InvalidOptionError,
+    PoiseError,
+)
 from poise.results import Result
 from tests.backbones.saved import save_siglip
 
@@ -88,9 +97,8 @@ def test_calibration_images_are_refused_and_an_evaluation_leaves_them_out(classi
         classify(images(150, seed=1)[0])
     sources = images(150, seed=1)[:5] + images(60, seed=2)
     found = classify.evaluate(sources, tags(classify, sources))
-    assert (len(found), found.left_out) == (60, 5)
-    numbers = found.metrics()
-    assert float(numbers["map"]) > 0.9  # type: ignore[arg-type]
+    assert (len(found), sum(found.left_out.values())) == (60, 5)
+    assert found.metrics()["map"].value > 0.9
     assert "Mean average precision" in found.summary()
 
 
@@ -115,6 +123,17 @@ def test_copies_of_an_image_add_up_their_labels() -> None:
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         Classifier(LABELS, independent=True, **options, **TINY)
+
+
+@pytest.mark.parametrize("negation", ["no dog", "not a dog", "without the Dog", "no_dog", "non-dog"])
+def test_negations_of_labels_are_refused(negation: str) -> None:
+    for labels, options in (
+        (["dog", negation], {"independent": True}),
+        ({"a": ["dog", negation], "b": ["in", "out"]}, {}),
+    ):
+        with pytest.raises(InvalidLabelsError, match=f"negations of others: '{negation}'"):
+            Classifier(labels, **options, **TINY)  # type: ignore[arg-type]
+    Classifier(["dog", "no entry sign"], independent=True, **TINY)  # something that is in the image
 
 
 def test_calibrations_of_the_other_kind_are_refused(calibration: IndependentCalibration, tmp_path: Path) -> None:
@@ -194,11 +213,26 @@ def test_commands_calibrate_classify_and_evaluate(tmp_path: Path) -> None:
     rows = json.loads(invoke("classify", tmp_path / "new", *given, "--format", "json"))
     assert {word for row in rows for word in row["outcomes"].values()} >= {"yes", "no"}
     assert "yes" in invoke("classify", tmp_path / "new", *given).splitlines()[0]
+    table = csv.DictReader(io.StringIO(invoke("classify", tmp_path / "new", *given, "--format", "csv")))
+    parts = tmp_path / "parts"
+    invoke("classify", tmp_path / "new", *given, "--out", f"{parts}/")
+    stored = pq.read_table([*parts.glob("*.parquet")]).to_pylist()
+    for row, line, part in zip(rows, table, sorted(stored, key=lambda part: part["source"]), strict=True):
+        for word in ("yes", "unsure"):
+            labels = [label for label, said in row["outcomes"].items() if said == word]
+            assert part[word] == json.loads(line[word]) == labels
+        assert part["confidence"] == pytest.approx(row["confidence"], abs=1e-6)
     found = invoke("evaluate", tmp_path / "new.csv", *given[:5], "--precision", "0.8", "--out", tmp_path / "e.json")
     assert "Mean average precision" in found
     assert json.loads((tmp_path / "e.json").read_text("utf-8"))["images"] == 20
     refused = CliRunner().invoke(app, ["classify", str(tmp_path / "new"), *options, "--method", "tpt"])
     assert "can't be answered by tpt" in str(refused.exception)
+    for added, message in (
+        (["--threshold", "0.5"], "for labels of which one applies"),
+        (["--sort-into", str(tmp_path / "sorted")], "one answer per image"),
+    ):
+        refused = CliRunner().invoke(app, ["classify", str(tmp_path / "new"), *map(str, given), *added])
+        assert message in str(refused.exception)
 
 
 def test_a_server_a_client_and_the_page(calibration: IndependentCalibration, tmp_path: Path) -> None:

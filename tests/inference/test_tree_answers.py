@@ -133,11 +133,11 @@ def test_commands_read_paths_and_answer_with_nodes(tmp_path: Path) -> None:
     own = ["--labels", ", ".join(PATHS), *options, "--threshold", "0.6", "--format", "csv", "--quiet"]
     header = invoke("classify", new, *own).splitlines()[0]
     assert "node,depth,decision" in header
-    assert (
-        invoke("evaluate", labelled, "--calibration", out, "--max-error", "0.2", "--device", "cpu", "--quiet")
-        if 0
-        else 1
-    )
+    more = save(tmp_path / "more", 20, lambda at: answers[at], seed=5)
+    page = tmp_path / "page.html"
+    shown = invoke("evaluate", more, *given, "--out", page)
+    assert "Steps up to a common node" in shown
+    assert "by the depth of their answer" in page.read_text("utf-8")
 
 
 def test_label_files_with_a_column_of_paths(tmp_path: Path) -> None:

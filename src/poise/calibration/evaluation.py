@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from poise.calibration.certify import upper_bound
-from poise.calibration.plots import reliability_svg, risk_svg
+from poise.calibration.plots import outcomes_svg, reliability_svg, risk_svg
 from poise.errors import InvalidOptionError
-from poise.metrics import Bins, Sample, equal_width, estimate, gap_p_value
-from poise.metrics.bootstrap import Interval, mean_interval
+from poise.metrics import Bins, Interval, Sample, equal_width, estimate, gap_p_value, get
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.metrics.selective import risk_coverage
 from poise.metrics.unlabelled import FEWEST, MISTAKES, accuracy_with_unlabelled, enough
@@ -81,8 +80,10 @@ class Answered:
 
         The intervals of shares are exact (Clopper-Pearson), the others are bootstrap intervals over images.
         """
-        sample = replace(Sample.of(self.probs, self.labels), set_sizes=self.set_sizes, covered=self.covered)
+        parts = {name: getattr(self, name) for name in ("set_sizes", "covered", "height", "depth", "right")}
+        sample = replace(Sample.of(self.probs, self.labels), **parts)
         names = ["ece", "ece_floor", "gap", "nll", "brier"]
+        names += [name for name in ("set_size", "height", "depth") if get(name).available(sample)]
         found = {"accuracy": proportion(int(self.correct.sum()), len(self.labels))}
         if self.unlabelled is not None and self.sharpened:
             known = accuracy_with_unlabelled(self.probs.max(1), self.correct, self.unlabelled)
@@ -95,12 +96,7 @@ class Answered:
                 found["answered_error"] = proportion(wrong, int(self.answered.sum()))
         if self.covered is not None:
             found["coverage"] = proportion(int(self.covered.sum()), len(self.covered))
-            names.append("set_size")
         found |= {name: value.interval for name, value in estimate([sample], names=names).items()}
-        if self.height is not None:
-            found["height"] = mean_interval(self.height)
-        if self.depth is not None and self.answered is not None and self.answered.any():
-            found["depth"] = mean_interval(self.depth[self.answered])
         raw = estimate([Sample.of_top(self.raw, self.correct)], names=["ece"])["ece"].interval
         return found | {"raw_ece": raw}
 
@@ -114,10 +110,18 @@ class Answered:
         """Exact p-value of "every calibrated confidence is right" (`poise.metrics.gap_p_value`)."""
         return gap_p_value(self.probs.max(1), self.correct)
 
-    def reliability(self, bins: int = 10) -> tuple[Bins, Bins]:
+    def reliability(self, bins: int = 10) -> dict[str, Bins]:
         """Return how often answers are right by confidence, before and after calibration."""
-        calibrated = self.probs.max(1)
-        return equal_width(self.raw, self.correct, bins), equal_width(calibrated, self.correct, bins)
+        parts = {"before": self.raw, "after": self.probs.max(1)}
+        return {name: equal_width(confidence, self.correct, bins) for name, confidence in parts.items()}
+
+    def by_depth(self) -> dict[str, list[float]]:
+        """Return the shares of images with right and wrong answers at each depth in the tree, from 1; {} without."""
+        if self.depth is None or self.right is None:
+            return {}
+        depths = range(1, int(self.depth.max(initial=0)) + 1)
+        kinds = {"right": self.right, "wrong": ~self.right}
+        return {name: [float((kind & (self.depth == at)).mean()) for at in depths] for name, kind in kinds.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,16 +204,18 @@ class Evaluation:
     def figures(self) -> str:
         """Return a reliability diagram and the errors among the surest answers, for each method, as HTML."""
         return "".join(
-            f"<figure>{reliability_svg(*part.reliability())}<figcaption>{escape(name)}: accuracy by confidence, before "
+            f"<figure>{reliability_svg(part.reliability())}<figcaption>{escape(name)}: accuracy by confidence, before "
             "and after calibration. Calibrated answers are on the diagonal.</figcaption></figure>"
             f"<figure>{self._risks(part)}<figcaption>{escape(name)}: wrong answers, if only the surest images are "
-            f"answered{_UPRIGHT if part.answered is not None else ''}.</figcaption></figure>"
+            f"answered{_UPRIGHT if _of_labels(part) else ''}.</figcaption></figure>{_depths(name, part)}"
             for name, part in self.methods.items()
         )
 
     def _risks(self, part: Answered) -> str:
-        answered = None if part.answered is None else float(part.answered.mean())
-        return risk_svg(risk_coverage(part.raw, part.correct), self.max_error, answered)
+        curve = risk_coverage(part.raw, part.correct)
+        if part.answered is None or not _of_labels(part):
+            return risk_svg(curve)
+        return risk_svg(curve, self.max_error, float(part.answered.mean()))
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.methods)
@@ -236,10 +242,31 @@ class Evaluation:
         return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
     def _title(self, name: str) -> str:
+        if name == "set_size" and any(part.height is not None for part in self.methods.values()):
+            return "Nodes per set"
         wanted = {"answered_error": self.max_error, "coverage": self.coverage}.get(name)
         if wanted is None:
             return _TITLES[name]
         return f"{_TITLES[name]} (promised: at {'most' if name == 'answered_error' else 'least'} {100 * wanted:g} %)"
+
+
+def _of_labels(part: Answered) -> bool:
+    """Whether images are answered with labels, rather than with nodes of a tree."""
+    return part.answered is not None and part.depth is None
+
+
+def _depths(name: str, part: Answered) -> str:
+    """Return the answers by their depth in the tree; "" without any."""
+    shares = part.by_depth()
+    if not shares or part.answered is None or not part.answered.any():
+        return ""
+    none = 1 - float(part.answered.mean())
+    rows = [f"depth {at}" for at in range(1, len(shares["right"]) + 1)]
+    drawn = {**{kind: [*values, 0.0] for kind, values in shares.items()}, "no answer": [*[0.0] * len(rows), none]}
+    return (
+        f"<figure class='wide'>{outcomes_svg([*rows, 'none'], drawn)}<figcaption>{escape(name)}: shares of the images "
+        "by the depth of their answer in the tree.</figcaption></figure>"
+    )
 
 
 def _help(part: Answered) -> str:

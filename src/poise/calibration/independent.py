@@ -73,7 +73,7 @@ def fit_labels(logits: Floats, truth: Bools, start: tuple[float, float] | None =
     spread = np.array([SPREAD[0] * max(abs(centre[0]), 1.0), SPREAD[1]])
     for _ in range(ROUNDS):
         expected = np.array([SPREAD[0] * max(abs(own[0]), 1e-3), SPREAD[1]])
-        theta, variance = _newton(u, truth, theta, own, spread)
+        theta, variance = newton(u, truth, theta, own, spread)
         spread = np.sqrt((((theta - own) ** 2 + variance).sum(0) + WEIGHT * expected**2) / (len(theta) + WEIGHT))
         weight = len(theta) / spread**2
         own = (theta.mean(0) * weight + centre / prior**2) / (weight + 1 / prior**2)
@@ -83,7 +83,7 @@ def fit_labels(logits: Floats, truth: Bools, start: tuple[float, float] | None =
     return LabelFit(a, theta[:, 1] - a * middle, (float(own[0] / size), float(own[1])))
 
 
-def _newton(u: Floats, truth: Bools, theta: Floats, own: Floats, spread: Floats) -> tuple[Floats, Floats]:
+def newton(u: Floats, truth: Bools, theta: Floats, own: Floats, spread: Floats) -> tuple[Floats, Floats]:
     """Return (A, B) of each label [C, 2] after a few steps, and their posterior variances."""
     for _ in range(3):
         p = scipy.special.expit(np.clip(theta[:, 0] * u + theta[:, 1], -STEEPEST, STEEPEST))  # [n, C]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 
 from poise.metrics import Bins
 from poise.metrics.selective import RiskCoverage
 
 _SIDE, _LEFT, _TOP, _BOTTOM = 180, 38, 18, 30  # pixels of the square, and around it
 _COLOURS = ("#8a8a8a", "#0072b2")  # before and after calibration
+_PARTS = ("#0072b2", "#d55e00", "#b8bec6")  # of a bar
 
 
-def reliability_svg(before: Bins, after: Bins | None = None) -> str:
-    """Return how often answers are right at each confidence, before calibration and, if given, after it.
+def reliability_svg(given: Mapping[str, Bins], axes: tuple[str, str] = ("confidence", "accuracy")) -> str:
+    """Return how often answers are right at each confidence, for one or two series such as before and after.
 
     Each dot is a bin of confidences; its area grows with the number of images. Calibrated answers are on the diagonal.
+
+    Args:
+        given: the bins of each series, by its title.
+        axes: what is on the x-axis and on the y-axis.
     """
-    given = {"before": before} if after is None else {"before": before, "after": after}
     largest = max(int(bins.count.max()) for bins in given.values())
     width, height = _LEFT + _SIDE + 96, _TOP + _SIDE + _BOTTOM
     parts = [
@@ -27,23 +32,23 @@ def reliability_svg(before: Bins, after: Bins | None = None) -> str:
     for value in (0.0, 0.5, 1.0):
         parts.append(f'<text x="{_x(value)}" y="{_y(0) + 14}" text-anchor="middle">{value:g}</text>')
         parts.append(f'<text x="{_LEFT - 5}" y="{_y(value) + 4}" text-anchor="end">{value:g}</text>')
-    parts.append(f'<text x="{_x(0.5)}" y="{height - 3}" text-anchor="middle">confidence</text>')
-    parts.append(f'<text x="{_LEFT - 24}" y="{_TOP - 6}">accuracy</text>')
+    parts.append(f'<text x="{_x(0.5)}" y="{height - 3}" text-anchor="middle">{axes[0]}</text>')
+    parts.append(f'<text x="{_LEFT - 24}" y="{_TOP - 6}">{axes[1]}</text>')
     for at, ((title, bins), colour) in enumerate(zip(given.items(), _COLOURS, strict=False)):
         for count, accuracy, confidence in zip(bins.count, bins.accuracy, bins.confidence, strict=True):
             if count:
                 radius = 2 + 6 * math.sqrt(int(count) / largest)
                 parts.append(
                     f'<circle cx="{_x(confidence)}" cy="{_y(accuracy)}" r="{radius:.1f}" fill="{colour}" '
-                    f'fill-opacity="0.75"><title>{title}: {int(count)} images, confidence {confidence:.2f}, accuracy '
+                    f'fill-opacity="0.75"><title>{title}: {int(count)} images, {axes[0]} {confidence:.2f}, {axes[1]} '
                     f"{accuracy:.2f}</title></circle>"
                 )
         row = _TOP + 14 + 18 * at
         parts.append(f'<circle cx="{_LEFT + _SIDE + 16}" cy="{row - 4}" r="5" fill="{colour}"/>')
         parts.append(f'<text x="{_LEFT + _SIDE + 26}" y="{row}">{title}</text>')
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Accuracy by confidence, '
-        f'{" and ".join(given)} calibration" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{axes[1].capitalize()} by {axes[0]}: '
+        f'{", ".join(given)}" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" '
         f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
@@ -81,6 +86,38 @@ def risk_svg(curve: RiskCoverage, promised: float | None = None, answered: float
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Share of wrong answers by share of images '
         f'answered" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def outcomes_svg(labels: Sequence[str], shares: Mapping[str, Sequence[float]]) -> str:
+    """Return one bar per label, divided into the shares of its outcomes.
+
+    Args:
+        labels: the names of the bars.
+        shares: of each outcome, by its name: one for each label.
+    """
+    name, side, row = 150, 2 * _SIDE, 18
+    width, height = name + side + 20, _TOP + row * len(labels) + 8
+    parts, place = [], float(name)
+    for word, colour in zip(shares, _PARTS, strict=True):
+        parts.append(f'<rect x="{place}" y="2" width="10" height="10" fill="{colour}"/>')
+        parts.append(f'<text x="{place + 14}" y="11">{escape(word)}</text>')
+        place += 24 + 8 * len(word)
+    for at, label in enumerate(labels):
+        top, start = _TOP + row * at, float(name)
+        short = label if len(label) <= 22 else f"{label[:21]}…"
+        parts.append(f'<text x="{name - 6}" y="{top + 11}" text-anchor="end">{escape(short)}</text>')
+        for (word, values), colour in zip(shares.items(), _PARTS, strict=True):
+            wide = side * values[at]
+            parts.append(
+                f'<rect x="{start:.1f}" y="{top}" width="{wide:.1f}" height="{row - 5}" fill="{colour}"><title>'
+                f"{escape(label)}: {escape(word)} {100 * values[at]:.1f} %</title></rect>"
+            )
+            start += wide
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Shares of {escape(", ".join(shares))} for '
+        f'each bar" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
         f'font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
 

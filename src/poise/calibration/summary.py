@@ -56,7 +56,7 @@ def html(calibration: Calibration) -> str:
         for name, part in calibration.methods.items()
     )
     figures = "".join(
-        f"<figure style='display:inline-block'>{reliability_svg(part.reliability())}"
+        f"<figure style='display:inline-block'>{reliability_svg({'before': part.reliability()})}"
         f"<figcaption>{escape(name)}</figcaption></figure>"
         for name, part in calibration.methods.items()
     )

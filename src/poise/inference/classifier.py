@@ -32,6 +32,7 @@ from poise.methods import Method
 from poise.options import AnswerOptions, ComputeOptions, Options, rows
 from poise.progress import watched
 from poise.prompts import DEFAULT_TEMPLATE, check_labels, tokenise
+from poise.prompts.labels import check_negations
 from poise.results import Failure, Result, Results, flat_rows
 from poise.text import counted
 from poise.threads import check_process
@@ -143,6 +144,8 @@ class Classifier(Generic[M_co]):
         self.groups = find_groups(labels, groups, fewest)
         flat = [label for part in self.groups.values() for label in part] if self.groups else labels
         self.labels = check_labels(flat, fewest=fewest)  # type: ignore[arg-type]  # a mapping gives groups
+        if independent or self.groups:
+            check_negations(self.labels)
         check_structure(self.groups, parents, calibration, independent=independent)
         self.tree = Tree(self.labels, parents) if parents else None
         self.reject = check_reject(reject, self.labels)

@@ -15,6 +15,7 @@ from poise.defaults import DEFAULT_METHOD
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import of_image
 from poise.inference.calibrating import Watched
+from poise.inference.evaluating import UNREADABLE, USED
 from poise.inference.guarantees import conditions_of
 from poise.inference.heuristics import match_of
 from poise.results import Failure, Result
@@ -206,11 +207,11 @@ def evaluate(
     """Evaluate independent labels on images that were not calibrated on; see `Classifier.evaluate`."""
     table = truth_table(classifier.labels, labels)
     rows: list[tuple[Result, np.ndarray]] = []
-    left_out = 0
+    left_out = {USED: 0, UNREADABLE: 0}
     outcomes: Iterator[Any] = watched(classifier.each(images), len(images))
     for outcome, row in zip(outcomes, table, strict=True):
         if isinstance(outcome, Failure):
-            left_out += outcome.code == CalibrationImageError.code
+            left_out[USED if outcome.code == CalibrationImageError.code else UNREADABLE] += 1
         else:
             rows.append((outcome[ZERO_SHOT], row))
     if not rows:

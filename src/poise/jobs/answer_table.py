@@ -39,7 +39,7 @@ def _kind(hint: Any) -> pa.DataType:
     )  # the others are str or a Literal of them
 
 
-_HINTS = get_type_hints(Result)
+_HINTS = {**get_type_hints(Result), **{name: tuple[str, ...] for name in ("yes", "unsure")}}  # these are properties
 SCHEMA = pa.schema(
     [
         *((name, _kind(_HINTS[name])) for name in COLUMNS),
@@ -74,7 +74,7 @@ def answer_table(
     shown: Shown,
 ) -> pa.Table:
     """Return one row per image and method, in the order of the images; one row for an image without an answer."""
-    if classifier.tree is not None or classifier.groups:
+    if classifier.tree is not None or classifier.groups or classifier.label_guarantees is not None:
         return _of_results(classifier, images, answers, shard, shown)
     readable = [at for at, image in enumerate(images) if not isinstance(image, Failure)]
     failures = {at: image for at, image in enumerate(images) if isinstance(image, Failure)}
@@ -115,7 +115,9 @@ def _of_results(
     shard: str,
     shown: Shown,
 ) -> pa.Table:
-    """Return the rows of labels in a tree or in groups, from results that are made one at a time."""
+    """Return the rows of labels in a tree or in groups, or independent ones, from results made one at a time."""
+    if classifier.label_guarantees is not None:
+        classifier.label_guarantees.check()
     rows: list[dict[str, Any]] = []
     for prediction in outcomes(images, answers):
         outcome = classifier.results(prediction)

@@ -118,9 +118,16 @@ def weighted_adaptive_ece(confidence: Floats, correct: Bools, bins: int = 20) ->
 
 
 def weighted_sce(probs: Floats, labels: Ints, bins: int = 20) -> Weighted:
-    """Weighted SCE. Most entries are in the first bin, which is the class's total minus the other bins."""
+    """Weighted SCE."""
+    return weighted_classwise(probs, _residual(probs, labels), bins)
+
+
+def weighted_classwise(probs: Floats, residual: Floats, bins: int = 20) -> Weighted:
+    """Weighted mean over classes of the class-wise ECE; ``residual`` [N, C] is what is true minus ``probs``.
+
+    Most entries are in the first bin, which is the class's total minus the other bins.
+    """
     images, classes = probs.shape
-    residual = _residual(probs, labels)
     index = assign(probs, bins)
     row, column = np.nonzero(index)
     cell, value = column * bins + index[row, column], residual[row, column]

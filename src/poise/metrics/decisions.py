@@ -54,3 +54,14 @@ def weighted_answered_error(answered: Bools, correct: Bools) -> Weighted:
     """Weighted form of `answered_error`; 0 on a resample without answered images, so that intervals stay finite."""
     given, wrong = answered.astype(np.float64), (answered & ~correct).astype(np.float64)
     return lambda counts: np.asarray(counts @ wrong / np.maximum(counts @ given, 1))
+
+
+def answered_mean(depth: Ints) -> float:
+    """Return the mean of positive numbers [N]; 0 means that the image has no answer, and does not count."""
+    return float(weighted_answered_mean(depth)(np.ones((1, len(depth))))[0])
+
+
+def weighted_answered_mean(depth: Ints) -> Weighted:
+    """Weighted form of `answered_mean`; 0 on a resample without answers."""
+    total, given = depth.astype(np.float64), (depth > 0).astype(np.float64)
+    return lambda counts: np.asarray(counts @ total / np.maximum(counts @ given, 1))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poise.errors import InvalidOptionError
-from poise.metrics import calibration, decisions, floor, gap, scoring, selective
-from poise.metrics.sample import Bools, Floats, Ints, Sample, Weighted
+from poise.metrics import calibration, decisions, floor, gap, independent, scoring, selective
+from poise.metrics.sample import NO, YES, Bools, Floats, Ints, Sample, Weighted
 from poise.registry import Registry
 
 T = TypeVar("T")
@@ -27,6 +27,21 @@ _PARTS = {  # of a sample, by what a metric says that it needs
     "sets": ("set_sizes", "covered", "labels"),
     "answered": ("answered", "correct"),
     "answers": ("answered", "correct"),
+    "tree": ("height",),
+    "nodes": ("depth", "right"),
+    "node answers": ("depth", "right"),
+    "independent": ("chances", "has"),
+    "outcomes": ("outcomes", "has"),
+    "yes": ("outcomes", "has"),
+    "labelled": ("outcomes", "has"),
+}
+_INDEPENDENT = ("independent", "outcomes", "yes", "labelled")  # these, and no others, are of independent labels
+_VALUED: dict[str, Callable[[Sample], NDArray[Any] | None]] = {  # without any such entry, there is no value
+    "answers": lambda sample: sample.answered,
+    "node answers": lambda sample: sample.depth,
+    "yes": lambda sample: None if sample.outcomes is None else sample.outcomes == YES,
+    "labelled": lambda sample: sample.has,
+    "independent": lambda sample: sample.has,
 }
 _NEEDS = {
     "top": "confidences",
@@ -35,6 +50,13 @@ _NEEDS = {
     "sets": "prediction sets and the labels",
     "answered": "which images are answered",
     "answers": "at least one answered image",
+    "tree": "a tree of the labels",
+    "nodes": "answers with nodes of a tree",
+    "node answers": "at least one answer with a node of a tree",
+    "independent": "labels that apply independently, at least one of them to an image",
+    "outcomes": "yes and no for labels that apply independently",
+    "yes": "at least one yes for a label that applies independently",
+    "labelled": "at least one image with a label that applies independently",
 }
 
 
@@ -51,8 +73,10 @@ class Metric:
             returns a function from counts [R, N] to values [R]. Without it ``value`` is called on every resample,
             which gives the same numbers more slowly.
         needs: "top" (confidence and correctness), "top5", "probs" (all probabilities and the labels), "sets"
-            (prediction sets and the labels), "answered" (which images are answered) or "answers" (the same, and at
-            least one image is answered).
+            (prediction sets and the labels), "answered" (which images are answered), "answers" (the same, and at least
+            one image is answered), "tree", "nodes", "node answers" (answers with nodes of a tree, likewise), or, of
+            labels that apply independently, "independent" (their probabilities), "outcomes" (yes and no), "yes" (at
+            least one) or "labelled" (outcomes, and at least one image has a label).
         unit: "percent" is multiplied by 100 where it is shown.
         higher_is_better: the direction; None where neither is better, so that nothing is marked as best.
         digits: decimals in tables.
@@ -69,7 +93,21 @@ class Metric:
     about: str
     value: Callable[[Sample], float]
     weighted: Callable[[Sample], Weighted] | None = None
-    needs: Literal["top", "top5", "probs", "sets", "answered", "answers"] = "top"
+    needs: Literal[
+        "top",
+        "top5",
+        "probs",
+        "sets",
+        "answered",
+        "answers",
+        "tree",
+        "nodes",
+        "node answers",
+        "independent",
+        "outcomes",
+        "yes",
+        "labelled",
+    ] = "top"
     unit: Literal["percent", "nats", "score"] = "percent"
     higher_is_better: bool | None = False
     digits: int = 2
@@ -85,11 +123,12 @@ class Metric:
 
     def applies(self, sample: Sample) -> bool:
         """Return whether the sample has the parts that the metric reads; its value may be undefined all the same."""
-        return all(getattr(sample, part) is not None for part in _PARTS[self.needs])
+        kind = (sample.has is not None) == (self.needs in _INDEPENDENT)
+        return kind and all(getattr(sample, part) is not None for part in _PARTS[self.needs])
 
     def available(self, sample: Sample) -> bool:
         """Return whether the sample has what the metric needs."""
-        return self.applies(sample) and (self.needs != "answers" or bool(np.any(sample.answered)))
+        return self.applies(sample) and (self.needs not in _VALUED or bool(np.any(_VALUED[self.needs](sample))))
 
     def on_counts(self, sample: Sample) -> Weighted:
         """Return the metric as a function of how often each image of ``sample`` counts: [R, N] -> [R]."""
@@ -143,6 +182,19 @@ def _covered(function: Callable[[Bools, Ints], T]) -> Callable[[Sample], T]:
 
 def _answered(function: Callable[[Bools, Bools], T]) -> Callable[[Sample], T]:
     return lambda sample: function(_known(sample.answered), sample.correct)
+
+
+def _independent(function: Callable[[Any, Bools], Weighted], part: str = "chances") -> dict[str, Any]:
+    """Return both forms of a metric of a table [N, C] and of which labels images have."""
+
+    def weighted(sample: Sample) -> Weighted:
+        return function(_known(getattr(sample, part)), _known(sample.has))
+
+    return {"value": lambda sample: float(weighted(sample)(np.ones((1, len(sample))))[0]), "weighted": weighted}
+
+
+def _node_error(sample: Sample) -> tuple[Bools, Bools]:
+    return _known(sample.depth) > 0, _known(sample.right)
 
 
 def _known(part: T | None) -> T:
@@ -316,6 +368,108 @@ for _metric in (
         trials=lambda sample: int(_known(sample.answered).sum()),
         value=_answered(decisions.answered_error),
         weighted=_answered(decisions.weighted_answered_error),
+    ),
+    Metric(
+        name="height",
+        title="Steps up",
+        about="With a tree: steps from the labels up to where the predicted and the correct one meet, on average.",
+        needs="tree",
+        unit="score",
+        **_mean(lambda sample: sample.height),
+    ),
+    Metric(
+        name="node_answered",
+        title="Ans. nodes",
+        about="With a tree: share of images that are answered with a label or a node above it.",
+        needs="nodes",
+        higher_is_better=True,
+        trials=len,
+        **_mean(lambda sample: _known(sample.depth) > 0),
+    ),
+    Metric(
+        name="node_error",
+        title="Node error",
+        about="Share of wrong ones among these answers: nodes that the label is not below.",
+        needs="node answers",
+        higher_is_better=None,
+        trials=lambda sample: int((_known(sample.depth) > 0).sum()),
+        value=lambda sample: decisions.answered_error(*_node_error(sample)),
+        weighted=lambda sample: decisions.weighted_answered_error(*_node_error(sample)),
+    ),
+    Metric(
+        name="depth",
+        title="Depth",
+        about="Mean number of nodes from the root to these answers.",
+        needs="node answers",
+        unit="score",
+        higher_is_better=True,
+        value=lambda sample: decisions.answered_mean(_known(sample.depth)),
+        weighted=lambda sample: decisions.weighted_answered_mean(_known(sample.depth)),
+    ),
+    Metric(
+        name="map",
+        title="mAP",
+        about="Of independent labels: mean average precision over the labels that some image has.",
+        needs="independent",
+        higher_is_better=True,
+        **_independent(independent.weighted_map),
+    ),
+    Metric(
+        name="label_ece",
+        title="Label ECE",
+        about="Of independent labels: ECE of each label's probability over 20 bins, mean over labels.",
+        needs="independent",
+        floor="label_ece_floor",
+        **_independent(independent.weighted_label_ece),
+    ),
+    Metric(
+        name="label_ece_floor",
+        title="Label ECE floor",
+        about="What perfect probabilities of the labels would have as label ECE, on average.",
+        needs="independent",
+        higher_is_better=None,
+        **_independent(lambda chances, has: independent.weighted_label_floor(chances)),
+    ),
+    Metric(
+        name="label_brier",
+        title="Label Brier",
+        about="Of independent labels: Brier score of each label, 0 to 1, mean over labels.",
+        needs="independent",
+        unit="score",
+        digits=4,
+        **_mean(lambda sample: ((_known(sample.chances) - _known(sample.has)) ** 2).mean(1)),
+    ),
+    Metric(
+        name="yes",
+        title="Yes",
+        about="Of independent labels: share of labels and images that get a yes.",
+        needs="outcomes",
+        higher_is_better=None,
+        **_mean(lambda sample: (_known(sample.outcomes) == YES).mean(1)),
+    ),
+    Metric(
+        name="no",
+        title="No",
+        about="Of independent labels: share of labels and images that get a no; the rest is unsure.",
+        needs="outcomes",
+        higher_is_better=None,
+        **_mean(lambda sample: (_known(sample.outcomes) == NO).mean(1)),
+    ),
+    Metric(
+        name="precision",
+        title="Precision",
+        about="Share of right ones among the yes of all labels.",
+        needs="yes",
+        higher_is_better=None,
+        **_independent(independent.weighted_precision, "outcomes"),
+    ),
+    Metric(
+        name="recall",
+        title="Recall",
+        about="Of the labels that images have, the share that gets no no.",
+        needs="labelled",
+        higher_is_better=None,
+        **_independent(independent.weighted_recall, "outcomes"),
     ),
 ):
     register(_metric)

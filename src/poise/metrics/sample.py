@@ -15,6 +15,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Weighted = Callable[[Floats], Floats]  # how often each image counts [R, N] -> a metric's values [R]
 
+YES, NO = 1, -1  # outcomes of a label
 SUM_TOLERANCE = 5e-3  # rows computed in half precision still pass; logits and scores do not
 
 
@@ -23,7 +24,10 @@ class Sample:
     """Predictions for N images; what is not known is None, such as ``probs`` where only the top label is known.
 
     ``set_sizes`` and ``covered`` (does the set contain the label?) are of prediction sets, and ``answered`` says for
-    which images an answer is given: those whose confidence reaches a threshold.
+    which images an answer is given: those whose confidence reaches a threshold. With a tree, ``height`` says how many
+    steps above the labels the predicted and the correct one meet, ``depth`` how many nodes the answer has from the root
+    (0: no answer), and ``right`` whether it contains the label. Of labels that apply independently, ``has`` says which
+    ones an image has, ``chances`` how probable each is, and ``outcomes`` what is said of it (`YES`, `NO`, or 0).
 
     >>> Sample.of([[0.2, 0.8], [0.5, 0.5]], [1, 1]).correct.tolist()
     [True, False]
@@ -37,6 +41,12 @@ class Sample:
     set_sizes: Ints | None = None  #: [N]
     covered: Bools | None = None  #: [N]
     answered: Bools | None = None  #: [N]
+    height: Ints | None = None  #: [N]
+    depth: Ints | None = None  #: [N]
+    right: Bools | None = None  #: [N]
+    has: Bools | None = None  #: [N, C]
+    chances: Floats | None = None  #: [N, C]
+    outcomes: Ints | None = None  #: [N, C]
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike) -> Sample:
@@ -62,6 +72,27 @@ class Sample:
             correct: whether it is right [N].
         """
         return cls(*checked_top(confidence, correct))
+
+    @classmethod
+    def of_independent(cls, chances: ArrayLike, has: ArrayLike, outcomes: ArrayLike | None = None) -> Sample:
+        """Return the sample of labels that apply independently of each other.
+
+        Args:
+            chances: probability of each label [N, C].
+            has: whether each image has each label [N, C].
+            outcomes: `YES`, `NO` or 0 [N, C].
+        """
+        table, truth = np.asarray(chances, dtype=np.float64), np.asarray(has)
+        if table.ndim != 2 or 0 in table.shape or truth.shape != table.shape:
+            raise InvalidOptionError(
+                f"Probabilities of shape {table.shape} and labels of shape {truth.shape} were given.",
+                hint="Give [images, labels] twice.",
+            )
+        checked_top(table.ravel(), truth.ravel())
+        top = table.argmax(1)
+        said = None if outcomes is None else np.asarray(outcomes, dtype=np.int64)
+        correct = truth.astype(bool)[np.arange(len(table)), top]
+        return cls(table.max(1), correct, has=truth.astype(bool), chances=table, outcomes=said)
 
     def __len__(self) -> int:
         return len(self.confidence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from poise.files import read_bounded
 from poise.text import as_words
 
 BAR = " | "  # between groups of labels; in a file, a line of its own
+_NEGATION = re.compile(r"(no|not|without|non)[ -]+((an?|the|any) )?")
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
 _FEWEST = {1: "one label", 2: "two labels"}
 _MAX_LISTED = 5  # labels listed in an error message
@@ -126,6 +128,20 @@ def check_labels(labels: Sequence[str], *, repeats: bool = False, fewest: int = 
             + (": each by itself, not in one text with commas." if "," in labels[0] else "."),
         )
     return tuple(labels)
+
+
+def check_negations(labels: Sequence[str]) -> None:
+    """Raise an error if a label is the negation of another one: models read "no dog" as "dog".
+
+    >>> check_negations(["dog", "no entry sign"])
+    """
+    known = {as_words(label).casefold(): label for label in labels}
+    if wrong := [label for name, label in known.items() if (no := _NEGATION.match(name)) and name[no.end() :] in known]:
+        raise InvalidLabelsError(
+            f"Labels are negations of others: {listed([shortened(label) for label in wrong])}.",
+            hint="Models read 'no dog' as 'dog'. Give 'dog' alone, as an independent label: it gets a low probability "
+            "where it does not apply.",
+        )
 
 
 def shortened(label: str) -> str:

@@ -117,6 +117,10 @@ def classify(
     features = stored_features(shards)
     options = with_stored(ctx, options, features)
     options = stored_options(ctx, {**options, "method": methods.expand(options["method"])}, names)
+    if options["independent"] and threshold is not None:
+        raise InvalidOptionError(
+            "--threshold is for labels of which one applies.", hint="Give --precision or --recall, with a calibration."
+        )
     options["views"] = _chosen_views(options, shards, quiet)
     chosen = list(options["method"])
     sorting = None

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _STYLE = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
 _STYLE += "td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}"
 _STYLE += "figure{display:inline-block;vertical-align:top;max-width:20em;margin:1em 1em 1em 0}"
+_STYLE += "figure.wide{max-width:none}"
 _STYLE += "@media(prefers-color-scheme:dark){body{background:#12151a;color:#e8ebef}}"
+_COLUMNS = ("Label", "Images", "Precision of the yes", "Recall without a no")
 
 
 @takes_options(
@@ -83,6 +85,9 @@ def evaluate(
         raise InvalidOptionError("--unlabelled is for labels of which one is correct.", hint="Leave it out.")
     found = kind.evaluate(classifier, paths, truth, **added, watched=partial(watched, quiet=quiet))
     show(_table(found))
+    if stored.conditions.independent and (lines := found.label_rows()):
+        typer.echo()
+        show(Table("Each label", _COLUMNS, tuple(Line.of(*line) for line in lines), texts=1))
     if out is not None:
         text = json.dumps(found.to_dict(), indent=1) if out.suffix == ".json" else _page(found)
         write_atomic(out, f"{text}\n".encode())

@@ -55,11 +55,10 @@ def _set(result: Result) -> str | None:
     return "{" + ", ".join(result.prediction_set[:_IN_SET]) + (f" and {more} more" if more > 0 else "") + "}"
 
 
-def _said(result: Result, outcome: str) -> str | None:
-    """Return the labels with this outcome; None without outcomes."""
-    if result.outcomes is None:
+def _said(labels: tuple[str, ...] | None) -> str | None:
+    """Return the labels with an outcome; None without outcomes."""
+    if labels is None:
         return None
-    labels = [label for label, said in result.outcomes.items() if said == outcome]
     more = f" and {len(labels) - _IN_SET} more" if len(labels) > _IN_SET else ""
     return ", ".join(labels[:_IN_SET]) + more if labels else "none"
 
@@ -72,8 +71,8 @@ _TABLE: dict[str, Value] = {
     "raw": _number("raw_confidence", "{:.3f}".format),
     "next": _next,
     "set": _set,
-    "yes": lambda result: _said(result, "yes"),
-    "unsure": lambda result: _said(result, "unsure"),
+    "yes": lambda result: _said(result.yes),
+    "unsure": lambda result: _said(result.unsure),
     "node": lambda result: result.node,
     "decision": lambda result: result.decision,
 }
