@@ -7,9 +7,10 @@ benchmark, add one row here and one line to ``tests/data/trees.py``; your own pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from poise.data.class_trees import CALTECH101, PETS, Branches
 from poise.data.edits import Edit, caltech_names, eurosat_names, lower_case, reverse_parts, split_camel_case, tidy
 from poise.registry import Registry
 
@@ -49,6 +50,7 @@ class DatasetRow:
     augmix: bool = True  #: under TPT's protocol: on for fine-grained datasets, off for ImageNet and its shifts
     augmix_c_tpt: bool = True  #: in the scripts of C-TPT and O-TPT, which also use it for the shifts
     shift: bool = False  #: whether it is a distribution shift of ImageNet
+    tree: Branches = field(default_factory=dict)  #: the classes below each node; a file tree.csv replaces it
 
     def augmix_under(self, protocol: Protocol) -> bool:
         """Return whether views are mixed with AugMix; the published protocols differ on ImageNet's shifts."""
@@ -75,7 +77,7 @@ FINE_GRAINED = (  # in the order of the paper's tables
     ),
     DatasetRow(
         name="caltech101", title="Caltech101", heading="Calt", classes=100, images=2465, class_hash="81bf324ca66c01e6",
-        accuracy=0.929, edit=caltech_names, class_encoded_in="folder", torchvision="Caltech101",
+        accuracy=0.929, edit=caltech_names, tree=CALTECH101, class_encoded_in="folder", torchvision="Caltech101",
         places=_places("caltech-101/101_ObjectCategories", "Caltech101", "Caltech101/101_ObjectCategories"),
         split_file="split_zhou_Caltech101.json", split_drive="1hyarUivQE36mY6jSomru6Fjd-JzwcCzN", licence="CC BY 4.0",
         get="https://data.caltech.edu/records/mzrjq-6wc02",
@@ -117,7 +119,7 @@ FINE_GRAINED = (  # in the order of the paper's tables
     ),
     DatasetRow(
         name="pets", title="Oxford Pets", heading="Pets", classes=37, images=3669, class_hash="2f0255738e3e7a69",
-        accuracy=0.880, edit=lower_case, class_encoded_in="file", torchvision="OxfordIIITPet",
+        accuracy=0.880, edit=lower_case, tree=PETS, class_encoded_in="file", torchvision="OxfordIIITPet",
         places=_places("oxford_pets/images", "OxfordPets", "OxfordPets/images", torchvision="oxford-iiit-pet/images"),
         split_file="split_zhou_OxfordPets.json", split_drive="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs",
         licence="CC BY-SA 4.0", get="https://www.robots.ox.ac.uk/~vgg/data/pets/",

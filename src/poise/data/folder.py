@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from poise.data.class_trees import find_tree
 from poise.data.edits import tidy
 from poise.data.items import ImageSet, Item
 from poise.data.locations import list_images
@@ -27,7 +28,8 @@ def read_class_file(path: Path) -> dict[str, str]:
 def open_folder(path: str) -> ImageSet:
     """Open a folder with one subfolder per class.
 
-    The classes are the subfolders in alphabetical order, unless ``classnames.txt`` gives their order and names.
+    The classes are the subfolders in alphabetical order, unless ``classnames.txt`` gives their order and names. A file
+    ``tree.csv`` gives their paths through a tree.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -54,4 +56,11 @@ def open_folder(path: str) -> ImageSet:
     ]
     if not items:
         raise InvalidDatasetError(f"No images in folders below '{root}'.", hint="Put each class into its own folder.")
-    return ImageSet(f"folder:{path}", tuple(names.values()), tuple(items), folder=str(root), layout="folder")
+    return ImageSet(
+        f"folder:{path}",
+        tuple(names.values()),
+        tuple(items),
+        folder=str(root),
+        layout="folder",
+        parents=find_tree(root, root),
+    )

@@ -100,6 +100,7 @@ class ImageSet:
     split: str = "test"
     folder: str = ""  #: folder of the images
     layout: str = ""  #: published layout of that folder
+    parents: tuple[str, ...] = ()  #: the path of each class through a tree, if they are in one
 
     def __len__(self) -> int:
         return len(self.items)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise.data.catalog import DatasetRow, Protocol, datasets
+from poise.data.class_trees import class_paths, find_tree
 from poise.data.file_patterns import find_files, find_remote
 from poise.data.folder import open_folder
 from poise.data.hub_datasets import hub_shards, open_hub
@@ -146,6 +147,7 @@ def _open(
         split=split,
         folder=str(folder),
         layout=layout,
+        parents=find_tree(folder, check_root(root)) or (class_paths(row.tree, classes) if row.tree else ()),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poise.data import ImageSet
+from poise.data.class_trees import class_tree
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.config import RunConfig
 from poise.evaluate.held_out import remaining
@@ -113,7 +114,9 @@ def _open_sets(config: RunConfig, data: str) -> tuple[dict[str, ImageSet], dict[
     missing: dict[str, InvalidDatasetError] = {}
     for name in config.datasets:
         try:
-            sets[name] = open_set(name, data, config)
+            sets[name] = images = open_set(name, data, config)
+            if images.parents:
+                class_tree(images.classes, images.parents)  # refused before the work, if it is none
         except InvalidDatasetError as error:
             missing[name] = error
     for name, count in Counter(images.name for images in sets.values()).items():

@@ -43,7 +43,9 @@ def mixed(name: str, open_one: Callable[[str], ImageSet]) -> ImageSet:
         for part in parts
         for item in part.items
     ]
-    return replace(parts[0], name=name, classes=classes, items=tuple(items), reference_accuracy=None, folder="")
+    return replace(
+        parts[0], name=name, classes=classes, items=tuple(items), reference_accuracy=None, folder="", parents=()
+    )
 
 
 def leave_out(images: ImageSet, share: float) -> ImageSet:
@@ -66,7 +68,7 @@ def leave_out(images: ImageSet, share: float) -> ImageSet:
     kept = tuple(name for name in images.classes if name not in left_out)
     at = {name: position for position, name in enumerate(kept)}
     items = tuple(replace(item, label=at.get(images.classes[item.label], UNKNOWN)) for item in images.items)
-    return replace(images, classes=kept, items=items, reference_accuracy=None)
+    return replace(images, classes=kept, items=items, reference_accuracy=None, parents=())
 
 
 def stream(ids: Sequence[str], items: Sequence[int], seed: int, classes: Sequence[int] | None = None) -> list[int]:

@@ -38,6 +38,10 @@ def _fraction(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
+def _trees(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_listed(_text), value.values()))
+
+
 # Keys that programs read; values of others are only shown. A key that an earlier version did not write may be absent.
 _CONFIG: Mapping[str, Check] = {
     "seeds": _listed(_number(-(2**63))),
@@ -53,7 +57,7 @@ _METHOD: Mapping[str, Check] = {
     "terms": _listed(lambda term: isinstance(term, dict) and isinstance(term.get("objective"), str)),
     "loss": lambda value: value is None or isinstance(value, str),
 }
-_HEADER: Mapping[str, Check] = {"run": _text, "config": _table, "methods": _table, "datasets": _table}
+_HEADER: Mapping[str, Check] = {"run": _text, "config": _table, "methods": _table, "datasets": _table, "trees": _trees}
 _LINE: Mapping[str, Check] = {
     "unit": _text,
     "file": _text,

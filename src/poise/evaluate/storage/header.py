@@ -47,6 +47,7 @@ def header(
         "config_hash": config.digest(),
         "methods": {method.name: {**method.settings(), **_chosen(method, sets, rates)} for method in methods},
         "datasets": {images.name: describe(config, images, chosen[name]) for name, images in sets.items()},
+        "trees": {images.name: list(images.parents) for images in sets.values() if images.parents},
         "versions": versions(),
         "commit": commit(),
         "device": device_name(config.device),

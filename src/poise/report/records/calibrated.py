@@ -4,18 +4,20 @@ The records of N images of each dataset (`poise.evaluate.held_out.draw`) are tak
 each seed, a calibrator is fitted to the probabilities, the quantile of prediction sets (LAC) is computed, and a
 threshold on the confidence is certified. The further method "M | calibrated" has the calibrated probabilities of the
 other images, their sets, and whether they are answered. Sets and threshold are of the method's own probabilities, so
-that their guarantees do not depend on the calibrator, which was fitted to the same images.
+that their guarantees do not depend on the calibrator, which was fitted to the same images. Where a dataset has a tree,
+a second threshold is certified, for answers with its nodes.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from poise.calibration import certify, fit_calibrator, quantile, scores
+from poise.calibration import Tree, certify, fit_calibrator, quantile, scores
+from poise.calibration.certify import certify_changing
 from poise.calibration.conformal import SLACK
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import DELTA, draw
@@ -26,15 +28,31 @@ from poise.report.records.groups import Group, SeedCalibration, SeedRows, Settin
 from poise.text import counted
 
 
-def with_calibrated(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """Return the groups without their calibration images, each followed by its calibrated method."""
+def with_calibrated(groups: Iterable[Group], trees: Mapping[str, Tree] | None = None) -> tuple[Group, ...]:
+    """Return the groups without their calibration images, each followed by its calibrated method.
+
+    Args:
+        groups: all methods.
+        trees: of the datasets that have one: their rows then say how far the predicted class is from the correct one.
+    """
+    known = trees or {}
     places: dict[tuple[Setting, str], list[Group]] = defaultdict(list)
     for group in groups:
-        places[group.setting, group.dataset].append(group)
-    return tuple(part for members in places.values() for part in _place(members))
+        tree = known.get(group.dataset)
+        places[group.setting, group.dataset].append(group if tree is None else _with_heights(group, tree))
+    return tuple(part for (_, name), members in places.items() for part in _place(members, known.get(name)))
 
 
-def _place(members: Sequence[Group]) -> list[Group]:
+def _with_heights(group: Group, tree: Tree) -> Group:
+    """Return the group with the steps up to where the predicted and the correct class meet."""
+
+    def added(rows: SeedRows) -> SeedRows:
+        return replace(rows, columns={**rows.columns, "height": tree.heights(rows["prediction"], rows["label"])})
+
+    return replace(group, seeds={seed: added(rows) for seed, rows in group.seeds.items()})
+
+
+def _place(members: Sequence[Group], tree: Tree | None) -> list[Group]:
     """Return the groups of one setting and dataset; the calibration images are those of all its methods."""
     number = int(members[0].setting.values.get("calibrate", 0))
     if not number:
@@ -47,21 +65,23 @@ def _place(members: Sequence[Group]) -> list[Group]:
             hint="Finish the run (`poise bench resume-info`), or report on the other runs.",
         )
     chosen = draw(common, number)
-    return [part for group in members for part in _parts(group, chosen)]
+    return [part for group in members for part in _parts(group, chosen, tree)]
 
 
-def _parts(group: Group, chosen: frozenset[str]) -> tuple[Group, Group]:
+def _parts(group: Group, chosen: frozenset[str], tree: Tree | None) -> tuple[Group, Group]:
     """Return a method as it is and calibrated, both on the images that were not ``chosen``."""
     held = np.array([name in chosen for name in group.ids])
     others = {seed: rows.take(np.flatnonzero(~held)) for seed, rows in group.seeds.items()}
-    fitted = {seed: _fit(group, rows.take(np.flatnonzero(held)), others[seed]) for seed, rows in group.seeds.items()}
+    fitted = {
+        seed: _fit(group, rows.take(np.flatnonzero(held)), others[seed], tree) for seed, rows in group.seeds.items()
+    }
     seeds = {seed: rows for seed, (rows, _) in fitted.items()}
     calibration = {seed: found for seed, (_, found) in fitted.items()}
     name = group.method + CALIBRATED
     return replace(group, seeds=others), replace(group, method=name, seeds=seeds, calibration=calibration)
 
 
-def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, SeedCalibration]:
+def _fit(group: Group, held: SeedRows, others: SeedRows, tree: Tree | None) -> tuple[SeedRows, SeedCalibration]:
     """Return the other images' rows under the calibrated method, and what was fitted."""
     if held.probs is None or others.probs is None:
         raise InvalidDatasetError(
@@ -82,6 +102,7 @@ def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, Seed
         "set_sizes": members.sum(1),
         "covered": members[np.arange(len(members)), others["label"]],
         "answered": others["confidence"] >= threshold,
+        **({} if tree is None else _nodes(tree, held, others, float(levels["max_error"]))),
     }
     found = SeedCalibration(
         certificate,
@@ -91,6 +112,17 @@ def _fit(group: Group, held: SeedRows, others: SeedRows) -> tuple[SeedRows, Seed
         others["confidence"],
     )
     return replace(others, columns=columns, probs=probs.astype(np.float32)), found
+
+
+def _nodes(tree: Tree, held: SeedRows, others: SeedRows, max_error: float) -> dict[str, np.ndarray]:
+    """Return the depth of the answers in the tree, from a threshold that is certified, and whether they are right."""
+    assert held.probs is not None
+    assert others.probs is not None
+    found = certify_changing(*tree.thresholds(held.probs, held["label"]), max_error, delta=DELTA)
+    path = tree.descend(others.probs)
+    depth = path.depth_at(np.inf if found.threshold is None else found.threshold)
+    last = path.nodes[np.arange(len(depth)), np.maximum(depth - 1, 0)]
+    return {"depth": depth, "right": (depth > 0) & tree.members[last, others["label"]]}
 
 
 LEVELS = np.linspace(0.5, 0.99, 50)  # coverages that are drawn

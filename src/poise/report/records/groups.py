@@ -29,7 +29,7 @@ SCALARS = (
     "init_atfd",
     "fallback",
 )
-DECIDED = ("set_sizes", "covered", "answered")  # further columns of calibrated methods
+DECIDED = ("set_sizes", "covered", "answered", "height", "depth", "right")  # of calibrated methods, and of trees
 
 
 @dataclass(frozen=True, order=True)
@@ -79,8 +79,8 @@ class SeedRows:
             top5 = in_top(probs, labels)
         elif self.top_ids is not None and self.top_ids.shape[1] >= 5:
             top5 = (self.top_ids[:, :5] == labels[:, None]).any(1)
-        decided = (self.columns.get(name) for name in DECIDED)
-        return Sample(self["confidence"], self["correct"].astype(bool), top5, probs, labels, *decided)
+        decided = {name: self.columns.get(name) for name in DECIDED}
+        return Sample(self["confidence"], self["correct"].astype(bool), top5, probs, labels, **decided)
 
     def take(self, positions: np.ndarray) -> SeedRows:
         """Return the images at these positions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from poise.calibration import Tree
+from poise.data.class_trees import class_tree
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.config import RunConfig
 from poise.evaluate.storage.checks import read_header
@@ -150,7 +152,18 @@ def load(path: Runs) -> Records:
             f"The runs below '{below}' have no rows yet.", hint="Let `poise bench run` finish a chunk."
         )
     groups = _groups(pa.concat_tables(tables, promote_options="permissive"))
-    return Records(with_calibrated(groups), headers, folders)
+    return Records(with_calibrated(groups, _trees(headers.values())), headers, folders)
+
+
+def _trees(headers: Iterable[Mapping[str, Any]]) -> dict[str, Tree]:
+    """Return the trees of datasets; of several runs, that of the first."""
+    found: dict[str, Tree] = {}
+    for header in headers:
+        for name, paths in header.get("trees", {}).items():
+            classes = header.get("datasets", {}).get(name, {}).get("classes", ())
+            if classes and name not in found:
+                found[name] = class_tree(classes, paths)
+    return found
 
 
 def _headers_below(root: Path) -> list[Path]:
