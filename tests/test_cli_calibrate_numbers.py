@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -72,7 +74,7 @@ def test_each_format_gives_the_calibration_of_the_arrays(suffix, numbers, tmp_pa
         "Methods on 60 images",
         "Thresholds",
         "Prediction sets",
-        ".apply(probabilities)",
+        "poise calibrate apply",
     ):
         assert text in result.output, text
     assert "Recommended" not in result.output
@@ -112,6 +114,74 @@ def test_features_of_images_and_texts(numbers, tmp_path):
     assert Calibration.load(tmp_path / "c.json").methods["given"].confidence == pytest.approx(expected, abs=1e-12)
     assert "--scale" in refused(InvalidOptionError, *given, "--out", tmp_path / "c.json")
     assert "scale is 0.0" in refused(InvalidOptionError, *given, "--scale", 0, "--out", tmp_path / "c.json")
+
+
+def test_logits_are_those_of_their_softmax(numbers, tmp_path):
+    probs, truth = numbers
+    np.save(tmp_path / "z.npy", np.log(probs) + 3)
+    np.save(tmp_path / "y.npy", truth)
+    given = ["--logits", tmp_path / "z.npy", "--truth", tmp_path / "y.npy"]
+    assert invoke(*given, "--out", tmp_path / "c.json").exit_code == 0
+    assert Calibration.load(tmp_path / "c.json").methods["given"].confidence == pytest.approx(probs.max(1), abs=1e-12)
+    np.save(tmp_path / "z.npy", np.full((60, 3), np.inf))
+    assert "not finite" in refused(InvalidOptionError, *given, "--out", tmp_path / "c.json")
+
+
+@pytest.fixture
+def stored(numbers, tmp_path) -> Path:
+    calibrate_probabilities(*numbers, labels=LABELS).save(tmp_path / "c.json")
+    return tmp_path / "c.json"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_a_calibration_is_applied_without_an_image(suffix, numbers, stored, tmp_path):
+    probs, _ = numbers
+    file = write_table(tmp_path / "p.parquet", probs[:20])
+    out = tmp_path / f"answers{suffix}"
+    options = ["--coverage", 0.9, "--max-error", 0.45, "--top-k", 2]
+    result = invoke("apply", stored, "--probabilities", file, *options, "--out", out)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "at most 45 % of the answers" in result.output
+    expected = Calibration.load(stored).apply(probs[:20], coverage=0.9, max_error=0.45)
+    if suffix == ".csv":
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+        assert [float(row["p 1"]) for row in rows] == pytest.approx(expected.probabilities.max(1))
+        rows = [{**row, "prediction_set": json.loads(row["prediction_set"])} for row in rows]
+    else:
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [len(row["probabilities"]) for row in rows] == [2] * 20
+    assert [row["source"] for row in rows] == [f"row {at}" for at in range(20)]
+    assert [float(row["raw_confidence"]) for row in rows] == pytest.approx(probs[:20].max(1))
+    assert [row["decision"] == "answer" for row in rows] == expected.answered.tolist()
+    for row, members in zip(rows, expected.sets, strict=True):
+        assert {LABELS.index(label) for label in row["prediction_set"]} == {*np.flatnonzero(members)}
+
+
+def test_what_cannot_be_applied(numbers, stored, tmp_path):
+    file = write_table(tmp_path / "p.csv", numbers[0])
+    file.write_text(file.read_text().replace("cat,dog,fox", "dog,cat,fox"))
+    out = ["--out", tmp_path / "a.jsonl"]
+    assert "not the labels" in refused(InvalidLabelsError, "apply", stored, "--probabilities", file, *out)
+    assert "No number was given" in refused(InvalidOptionError, "apply", stored, *out)
+    assert ".jsonl or .csv" in refused(InvalidOptionError, "apply", stored, "--logits", file, "--out", tmp_path / "a")
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_numbers_are_monitored_without_an_image(numbers, stored, tmp_path):
+    random = np.random.default_rng(1)
+    for name, probs in (("same", random.dirichlet(np.full(3, 0.3), 80)), ("other", np.full((80, 3), 1 / 3))):
+        np.save(tmp_path / f"{name}.npy", probs)
+        answers, labels = tmp_path / f"{name}.jsonl", [random.choice(3, p=row) for row in probs]
+        given = ["--probabilities", tmp_path / f"{name}.npy", "--coverage", 0.9]
+        assert invoke("apply", stored, *given, "--out", answers).exit_code == 0
+        (tmp_path / "y.csv").write_text("\n".join(["label", *(LABELS[label] for label in labels)]))
+        for more in ([], ["--truth", tmp_path / "y.csv", "--coverage", 0.9]):
+            done = CliRunner().invoke(app, [str(word) for word in ("monitor", stored, answers, *more)])
+            assert done.exit_code == (6 if name == "other" else 0), (done.output, done.exception)
+            assert "80" in done.output
+    (tmp_path / "y.csv").write_text("label\ncat\n")
+    done = CliRunner().invoke(app, ["monitor", str(stored), str(answers), "--truth", str(tmp_path / "y.csv")])
+    assert "1 labels were given for 80 images" in str(done.exception)
 
 
 def test_options_that_do_not_go_together(numbers, tmp_path, monkeypatch):

@@ -266,3 +266,4 @@ class Answer(Generic[A]):
     source: str = ""  # of the image
     notes: tuple[str, ...] = ()  # changes beyond decoding when the image was read
     key: str = ""  # hash of the pixels
+    look: str = ""  # hash that copies in another size or encoding nearly share (`poise.images.look`)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from poise.calibration import certify, quantile, scores
+from poise.calibration import certify, class_quantiles, quantile, scores
 
 DRAWS = 2000
 
@@ -36,6 +36,27 @@ def test_coverage_is_that_of_a_beta_binomial(name: str, images: int) -> None:
     assert abs(covered.mean() - expected.mean()) < 4 * expected.std() / math.sqrt(DRAWS)
     assert abs(covered.std() / expected.std() - 1) < 0.15
     assert expected.mean() / tests >= coverage
+
+
+@pytest.mark.parametrize("images", [100, 300])
+@pytest.mark.parametrize("world", ["even", "easy frequent, hard rare"])
+def test_one_quantile_per_class_keeps_coverage_over_all_images(world: str, images: int) -> None:
+    """Classes with few images share a quantile; neither they nor the frequent ones by themselves lose coverage."""
+    draws, classes, coverage = 400, 30, 0.9
+    generator = np.random.default_rng(images)
+    share = np.ones(classes) if world == "even" else 1 / np.arange(1, classes + 1) ** 1.2
+    hard = np.zeros(classes) if world == "even" else np.linspace(0, 3, classes)
+    share /= share.sum()
+    all_covered, of_frequent = [], []
+    for _ in range(draws):
+        labels = generator.choice(classes, images, p=share)
+        found = class_quantiles(generator.exponential(1, images) + hard[labels], labels, classes, coverage).values
+        chance = 1 - np.exp(-np.maximum(found - hard, 0))  # that a new image of each class is covered
+        all_covered.append(share @ chance)
+        of_frequent.append(chance[0])
+    error = 4 / math.sqrt(draws)
+    assert np.mean(all_covered) >= coverage - error * np.std(all_covered)
+    assert np.mean(of_frequent) >= coverage - error * np.std(of_frequent)
 
 
 @pytest.mark.parametrize("images", [20, 50, 300])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from scipy import special
 
 from poise.calibration import Calibrator, Curve, calibrator_from, fit_calibrator, held_out
@@ -67,6 +70,27 @@ def test_a_calibrated_model_is_left_alone(images: int, classes: int) -> None:
         probs, labels, _ = world(images, classes, Curve(1.0), generator)
         after.append(loss(right, fit_calibrator(probs, labels).calibrator.apply(tests).max(1)))
     assert np.mean(after) <= before + 0.003
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("images", [10, 25, 50, 100])
+def test_clip_is_left_alone(images: int, data_root: Path) -> None:
+    """Stored features of a pretrained model, which is calibrated as it is: the mean log-loss of other images."""
+    stored = load_file(data_root / "clip-features" / "imagenet_vit_b32.safetensors")
+    few = np.random.default_rng(0).permutation(1000)[:200]  # of the labels, and of their images
+    chosen = np.isin(stored["label"], few)
+    classes = {label: at for at, label in enumerate(sorted(few.tolist()))}
+    text, image = (stored[name].astype(np.float64) for name in ("text", "image"))
+    probs = special.softmax(100 * image[chosen] @ text[sorted(few.tolist())].T, axis=1)
+    labels = np.array([classes[label] for label in stored["label"][chosen].tolist()])
+    right, before, after = probs.argmax(1) == labels, [], []
+    for seed in range(60):
+        order = np.random.default_rng([images, seed]).permutation(len(labels))
+        given, rest = order[:images], order[images:]
+        found = fit_calibrator(probs[given], labels[given]).calibrator.apply(probs[rest])
+        before.append(loss(right[rest].astype(float), probs[rest].max(1)))
+        after.append(loss(right[rest].astype(float), found.max(1)))
+    assert np.mean(after) <= np.mean(before) + 0.003
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import poise
 from poise.backbones import load_model
@@ -18,7 +19,7 @@ from poise.calibration import Calibration
 from poise.encoding.class_texts import ClassTexts
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidLabelsError, InvalidOptionError
 from poise.inference.classifier import Classifier
-from poise.inference.guarantees import uniform
+from poise.inference.guarantees import LIKE_KNOWN, uniform
 from poise.inference.variants import only
 from poise.inits import fpp
 from poise.results import Failure
@@ -286,6 +287,30 @@ def test_bad_images_and_copies_cost_one_row_each(encoder, tmp_path: Path):
     assert [word in str(note.message) for note, word in zip(notes, ("broken.png", "copy"), strict=True)] == [True] * 2
     with pytest.raises(InvalidCalibrationError, match="same image with different labels"):
         classifier(encoder).calibrate(several[:30] + several[31:], [*truth(30), "dog"])
+
+
+def smooth(number: int, seed: int = 0) -> list[Image.Image]:
+    """Return images with structure that survives resizing."""
+    cells = np.random.default_rng(seed).integers(0, 256, (number, 8, 8, 3), np.uint8)
+    return [Image.fromarray(each).resize((96, 96), Image.Resampling.BICUBIC) for each in cells]
+
+
+def test_near_copies_are_noticed(encoder, tmp_path: Path):
+    given = smooth(30)
+    copy = given[3].resize((64, 64))
+    with pytest.warns(UserWarning, match=r"1 image may be copies.*<image> like <image>\. Copies are no new draws"):
+        made = classifier(encoder).calibrate([*given, copy], [*truth(30), truth(30)[3]])
+    assert (len(made), len(made.looks)) == (31, 31)
+    with pytest.warns(UserWarning, match="Their labels differ"):
+        classifier(encoder).calibrate([*given, copy], [*truth(30), truth(30)[4]])
+    made.save(tmp_path / "c.json")
+    several = [given[5].resize((200, 200)), *smooth(3, seed=1)]
+    calibrated = classifier(encoder, calibration=tmp_path / "c.json")
+    assert [LIKE_KNOWN in result.notes for result in calibrated(several)] == [True, False, False, False]
+    found = calibrated.evaluate(several, truth(4))
+    assert found.copies == 1
+    assert "1 image may be calibration images" in found.summary()
+    assert calibrated.evaluate(several[1:], truth(3)).copies == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*labels have no image")

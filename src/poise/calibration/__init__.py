@@ -25,7 +25,7 @@ from poise.calibration.evaluation import Answered, Evaluation
 from poise.calibration.independent import IndependentCalibration, LabelFit, LabelThresholds, fit_labels
 from poise.calibration.label_evaluation import LabelEvaluation
 from poise.calibration.monitor import Monitor
-from poise.calibration.numbers import calibrate_probabilities, probabilities_of_features
+from poise.calibration.numbers import calibrate_probabilities, probabilities_of_features, probabilities_of_logits
 from poise.calibration.plan import Drawn, Plan, plan_labels
 from poise.calibration.posterior import Fit, fit_calibrator, held_out
 from poise.calibration.stored import Calibration, MethodCalibration
@@ -68,6 +68,7 @@ __all__ = [
     "images_for_error",
     "plan_labels",
     "probabilities_of_features",
+    "probabilities_of_logits",
     "quantile",
     "scores",
     "upper_bound",

@@ -194,3 +194,12 @@ def certify_changing(
             counts, best = (int(answered[last]), int(errors[last])), last
             found = Certificate(float(levels[last]), *counts, float(bounds[last]), max_error, delta, images)
     return found
+
+
+def in_words(max_error: float, confidence: float, nodes: bool = False) -> str:
+    """Return what a certified threshold promises; ``nodes``: whether answers are nodes of a tree."""
+    meant = " A node is right if the correct label is below it." if nodes else ""
+    return (
+        f"In the long run, at most {100 * max_error:.3g} % of the answers to images drawn like the calibration images "
+        f"are wrong; a calibration that says so fails in at most {100 * (1 - confidence):.3g} % of draws.{meant}"
+    )

@@ -36,7 +36,7 @@ class Conditions(AnswerOptions):
         if self.given:
             raise InvalidCalibrationError(
                 "The calibration is of probabilities that were given as numbers, and a classifier makes its own.",
-                hint="Apply it to such probabilities in Python: Calibration.load(FILE).apply(probabilities).",
+                hint="Apply it to such probabilities: `poise calibrate apply`, or `Calibration.apply` in Python.",
             )
 
     def check(self, now: Conditions, *, reads_views: bool = True) -> None:

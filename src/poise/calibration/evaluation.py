@@ -136,6 +136,7 @@ class Evaluation:
         max_error: certified share of wrong answers; None without decisions.
         confidence: with which the certified share holds.
         left_out: how many images were left out, by reason.
+        copies: how many images look like calibration images, resized or encoded again; they are not left out.
     """
 
     methods: Mapping[str, Answered]
@@ -143,6 +144,7 @@ class Evaluation:
     max_error: float | None
     confidence: float
     left_out: Mapping[str, int]
+    copies: int = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.methods.values())).labels)
@@ -160,6 +162,11 @@ class Evaluation:
     def notes(self) -> list[str]:
         """Return what the numbers mean, and which images were left out."""
         notes = [f"Left out: {number} {reason}." for reason, number in self.left_out.items() if number]
+        if self.copies:
+            notes.append(
+                f"{counted(self.copies, 'image')} may be calibration images in another size or encoding. If they are, "
+                "leave them out: numbers are too good with them."
+            )
         if self.max_error is not None:
             promised = f"{100 * self.max_error:g} %"
             notes.append(
@@ -192,6 +199,7 @@ class Evaluation:
         return {
             "images": len(self),
             "left_out": dict(self.left_out),
+            "copies": self.copies,
             "coverage": self.coverage,
             "max_error": self.max_error,
             "methods": {

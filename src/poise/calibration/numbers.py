@@ -73,6 +73,20 @@ def calibrate_probabilities(
     return assess(conditions, answers, classes, noise, keys, delta=failure(confidence), tree=tree)
 
 
+def probabilities_of_logits(logits: ArrayLike) -> Floats:
+    """Return the softmax [n, C] of logits [n, C].
+
+    >>> probabilities_of_logits([[0.0, 1.0]]).round(3).tolist()
+    [[0.269, 0.731]]
+    """
+    table = array_of("Logits", logits).astype(np.float64)
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise InvalidOptionError(
+            f"Logits have the shape {table.shape}, or are not finite.", hint="Give [images, labels] of finite numbers."
+        )
+    return np.asarray(scipy.special.softmax(table, axis=1))
+
+
 def probabilities_of_features(image: ArrayLike, text: ArrayLike, scale: float) -> Floats:
     """Return the zero-shot probabilities [n, C]: the softmax of ``scale`` times the cosines of the features.
 
@@ -97,7 +111,7 @@ def probabilities_of_features(image: ArrayLike, text: ArrayLike, scale: float) -
             f"{len(images):,} images and {len(texts):,} labels give too many probabilities.",
             hint=f"Give at most {MAX_NUMBERS:,} in all.",
         )
-    return np.asarray(scipy.special.softmax(scale * (images @ texts.T), axis=1))
+    return probabilities_of_logits(scale * (images @ texts.T))
 
 
 def _units(what: str, values: ArrayLike) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ from poise.text import counted
 T = TypeVar("T")
 FORMAT = "poise-calibration/2"
 FIRST = "poise-calibration/1"  # no checksum, and LAC scores 1 - p
+_LOOK = re.compile("[0-9a-f]{64}")  # what `poise.images.look` gives
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
 
 
@@ -234,6 +236,8 @@ class Calibration:
         recommended: the cheapest method that is not significantly worse than the best.
         reason: why, in one sentence.
         images: hashes of the images' pixels. These images are no test images.
+        looks: hashes by which copies of them in another size or encoding are noticed (`poise.images.look`); none where
+            there were no pixels, and in older files.
     """
 
     conditions: Conditions
@@ -241,6 +245,7 @@ class Calibration:
     recommended: str
     reason: str
     images: frozenset[str]
+    looks: frozenset[str] = frozenset()
 
     @property
     def confidence(self) -> float:
@@ -375,6 +380,7 @@ class Calibration:
             "recommended": self.recommended,
             "reason": self.reason,
             "images": sorted(self.images),
+            **({"looks": sorted(self.looks)} if self.looks else {}),
             "methods": {name: part.to_dict() for name, part in self.methods.items()},
         }
         return {**values, "checksum": content_hash(values)}
@@ -414,12 +420,16 @@ class Calibration:
         images = frozenset(str(key) for key in values["images"])
         if {len(part) for part in methods.values()} != {len(images)}:
             raise ValueError("it does not have one answer per image")
+        looks = frozenset(values.get("looks", ()))
+        if not all(isinstance(look, str) and _LOOK.fullmatch(look) for look in looks) or len(looks) > len(images):
+            raise ValueError("'looks' are not hashes of its images")
         return cls(
             conditions=conditions,
             methods=methods,
             recommended=values["recommended"],
             reason=str(values["reason"]),
             images=images,
+            looks=looks,
         )
 
 

@@ -11,6 +11,7 @@ import typer
 from poise import __version__
 from poise.cli.commands.bench import app as bench_app
 from poise.cli.commands.calibrate import calibrate
+from poise.cli.commands.calibrate_apply import calibrate_apply
 from poise.cli.commands.calibrate_plan import calibrate_plan
 from poise.cli.commands.classify import classify
 from poise.cli.commands.collect import collect
@@ -41,6 +42,7 @@ app = Commands(
 app.command("classify")(classify)
 app.command("calibrate")(calibrate)
 app.command("calibrate plan", context_settings={"auto_envvar_prefix": "POISE_CALIBRATE_PLAN"})(calibrate_plan)
+app.command("calibrate apply", context_settings={"auto_envvar_prefix": "POISE_CALIBRATE_APPLY"})(calibrate_apply)
 app.command("evaluate")(evaluate)
 app.command("monitor")(monitor)
 app.command("embed")(embed)

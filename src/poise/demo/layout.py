@@ -12,6 +12,7 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from poise import methods
+from poise.calibration import Calibration, IndependentCalibration
 from poise.demo.answering import PANELS, ZERO, Question, Upload, answer
 from poise.demo.example_rows import EXAMPLES, Example
 from poise.demo.file_guard import protect
@@ -131,8 +132,22 @@ def banner(settings: ServiceSettings) -> str:
     more = len(calibration.conditions.labels) - _LISTED
     return (
         f'<p id="poise-calibrated"><b>Calibrated</b> with {counted(len(calibration), "image")}, for the labels '
-        f"{text(labels)}{f' and {more} more' if more > 0 else ''}, with {text(', '.join(calibration.methods))}. Other "
-        "labels are answered without calibration.</p>"
+        f"{text(labels)}{f' and {more} more' if more > 0 else ''}, with {text(', '.join(calibration.methods))}. "
+        f"{_before(calibration)}Other labels are answered without calibration.</p>"
+    )
+
+
+def _before(calibration: Calibration | IndependentCalibration) -> str:
+    """Return how far off confidences were on the calibration images, if one label is correct."""
+    if not isinstance(calibration, Calibration):
+        return ""
+    part = calibration.methods[calibration.recommended]
+    gap, p = part.gap
+    accuracy = 100 * part.before["accuracy"].value
+    way = "more" if gap > 0 else "less"
+    return (
+        f"On these images {text(calibration.recommended)} was right in {accuracy:.0f} %, and claimed "
+        f"{100 * abs(gap):.1f} points {way} on average (before calibration; p {p:.2g} if every confidence is right). "
     )
 
 

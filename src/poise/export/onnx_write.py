@@ -14,11 +14,12 @@ from poise.backbones.encoder import NOT_TRACEABLE, Encoder
 from poise.backbones.loaders.onnx_file import FORMAT, INPUT, KEY, SEAL, TEXTS, seal
 from poise.backbones.onnx_graph import OPSET, trace
 from poise.calibration import Calibration, quantile
+from poise.calibration.certify import in_words
 from poise.errors import InvalidOptionError, MissingDependencyError
 from poise.export.head import RULES, CalibrationLimits, ExportedClassifier, LabelHead
 from poise.files import write_atomic
 from poise.inference.classifier import Classifier
-from poise.inference.guarantees import Guarantees, conditions_of, in_words
+from poise.inference.guarantees import Guarantees, conditions_of
 from poise.methods import Method
 
 
@@ -130,6 +131,7 @@ def _metadata(classifier: Classifier[Any], method: Method, limits: CalibrationLi
             recommended=method.name,
             reason=stored.reason,
             images=stored.images,
+            looks=stored.looks,
         ).to_dict()
         if limits.threshold is not None:
             max_error = guarantees.certificates[method.name].max_error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from poise.calibration import Answers, Calibration, Drawn, assess
 from poise.calibration.feasible import check_number, several, warn_if_few
 from poise.calibration.levels import failure
 from poise.errors import InvalidCalibrationError, InvalidOptionError
+from poise.images.look import Looks
 from poise.inference.answers import Predictions, of_image
 from poise.inference.guarantees import conditions_of, uniform
 from poise.inference.heuristics import match_of
@@ -106,9 +108,11 @@ def calibrate(
     keys = [of_image(predictions).key for predictions, _ in found]
     noise = np.array([uniform(key) for key in keys])
     delta = failure(confidence)
-    return assess(
-        conditions_of(classifier), answers, truth, noise, keys, delta=delta, tree=classifier.tree, drawn=drawn
-    )
+    looks = [of_image(predictions).look for predictions, _ in found]
+    _warn_of_copies(looks, [of_image(predictions).source for predictions, _ in found], truth.tolist())
+    options: Any = {"delta": delta, "tree": classifier.tree, "drawn": drawn}
+    made = assess(conditions_of(classifier), answers, truth, noise, keys, **options)
+    return replace(made, looks=frozenset(filter(None, looks)))
 
 
 def _checked(drawn: Drawn, kept: Sequence[int], answers: Sequence[Answer[np.ndarray]]) -> Drawn:
@@ -167,6 +171,22 @@ def _answered(
                 hint="Remove the one with the wrong label.",
             )
         warnings.warn(f"left out: {image.source} is a copy of {source}", stacklevel=4)
+
+
+def _warn_of_copies(looks: Sequence[str], sources: Sequence[str], classes: Sequence[int]) -> None:
+    """Warn of images that look like earlier ones; they are kept, because two photos of one scene may look alike."""
+    known = Looks(looks)
+    alike = [(at, first) for at, look in enumerate(looks) if (first := known.first_like(look, at)) is not None]
+    pairs = {same: [pair for pair in alike if (classes[pair[0]] == classes[pair[1]]) == same] for same in (True, False)}
+    advice = {
+        True: "Copies are no new draws: keep one of each, unless later images repeat as often",
+        False: "Their labels differ: if they are copies, one label is wrong",
+    }
+    for same, found in pairs.items():
+        if found:
+            shown = listed([f"{sources[at]} like {sources[first]}" for at, first in found])
+            number = counted(len(found), "image")
+            warnings.warn(f"{number} may be copies, resized or encoded again: {shown}. {advice[same]}", stacklevel=4)
 
 
 def _seconds(classifier: Classifier[Any], images: Sequence[Any]) -> list[float]:

@@ -12,6 +12,7 @@ from poise.calibration import Tree
 from poise.calibration.evaluation import Answered, Evaluation
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
 from poise.inference.calibrating import check_images
+from poise.inference.guarantees import LIKE_KNOWN
 from poise.results import Failure, Result, Results
 from poise.text import counted
 
@@ -67,6 +68,7 @@ def evaluate(
         max_error=next((row.max_error for row in guarantees.certificates.values()), None),
         confidence=guarantees.confidence,
         left_out=left_out,
+        copies=sum(LIKE_KNOWN in next(iter(row.values())).notes for row in [*(row for row, _ in found), *others]),
     )
 
 

@@ -13,9 +13,11 @@ import numpy as np
 from poise.backbones.fingerprint import fingerprint
 from poise.backbones.load import is_downloaded
 from poise.calibration import Calibration, Certificate, Conditions, MethodCalibration, Tree
+from poise.calibration.certify import in_words
 from poise.calibration.feasible import certified, check_coverage
 from poise.calibration.independent import IndependentCalibration, read_calibration
 from poise.errors import InvalidCalibrationError
+from poise.images.look import Looks
 from poise.methods import Method
 from poise.metrics.sample import Floats
 from poise.options import AnswerOptions, option_values
@@ -24,6 +26,7 @@ from poise.types import Prompt
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
 
+LIKE_KNOWN = "it looks like one of the calibration images, resized or encoded again; no guarantee holds for these"
 KNOWN_IMAGE = "This is one of the calibration images, for which no guarantee holds. Classify it without calibration."
 
 
@@ -93,7 +96,7 @@ class Guarantees:
     ) -> None:
         calibration.conditions.check(conditions, reads_views=any(method.reads_views for method in methods))
         self.calibration, self.labels, self.coverage = calibration, conditions.labels, coverage
-        self.images = calibration.images
+        self.images, self.looks = calibration.images, Looks(sorted(calibration.looks))
         self.confidence = calibration.confidence
         self.parts = {method.name: calibration.method(method.name, method.settings()) for method in methods}
         if coverage is not None:
@@ -101,6 +104,10 @@ class Guarantees:
         self.certificates: Mapping[str, Certificate] = {}
         if max_error is not None:
             self.certificates = {name: certified(name, part, max_error) for name, part in self.parts.items()}
+
+    def notes(self, look: str) -> tuple[str, ...]:
+        """Return what is to be said about an image that looks like a calibration image."""
+        return () if self.looks.first_like(look) is None else (LIKE_KNOWN,)
 
     def answer(self, method: str, probs: Floats, key: str) -> tuple[Floats, CalibratedAnswer]:
         """Return the calibrated probabilities [C] of an image, and what sets are made from."""
@@ -161,12 +168,3 @@ def hash_prompt(prompt: Prompt) -> str:
 def uniform(key: str) -> float:
     """Return a number in [0, 1) that depends on the image's pixels only."""
     return int.from_bytes(hashlib.sha256(f"u {key}".encode()).digest()[:6], "big") / 2**48
-
-
-def in_words(max_error: float, confidence: float, nodes: bool = False) -> str:
-    """Return what a certified threshold promises; ``nodes``: whether answers are nodes of a tree."""
-    meant = " A node is right if the correct label is below it." if nodes else ""
-    return (
-        f"In the long run, at most {100 * max_error:.3g} % of the answers to images drawn like the calibration images "
-        f"are wrong; a calibration that says so fails in at most {100 * (1 - confidence):.3g} % of draws.{meant}"
-    )

@@ -143,7 +143,7 @@ def outcomes(
         elif (row := next(rows)) is None:
             yield Failure(image.source, "non_finite", NOT_FINITE)
         else:
-            known: dict[str, Any] = {"source": image.source, "notes": image.notes, "key": image.key}
+            known: dict[str, Any] = {name: getattr(image, name) for name in ("source", "notes", "key", "look")}
             yield {name: replace(part, **known) for name, part in row.items()}
 
 

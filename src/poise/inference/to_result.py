@@ -32,6 +32,7 @@ def to_result(
     added: dict[str, Any] = {"notes": answer.notes + ((ONE_LABEL,) if len(labels) == 1 else ())}
     if guarantees:
         probs, calibrated = guarantees.answer(method, answer.probs, answer.key)
+        added["notes"] += guarantees.notes(answer.look)
         added |= {
             "calibrated": calibrated,
             "raw_confidence": float(answer.probs.max()),

@@ -167,6 +167,7 @@ def _columns(
         probs = torch.from_numpy(np.asarray(part.calibrator.apply(on_host), dtype=np.float64))
         top = on_host.max(-1)
         added["raw_confidence"] = top
+        notes = [note + guarantees.notes(image.look) for note, image in zip(notes, images, strict=True)]
         if method in guarantees.certificates:
             threshold = guarantees.certificates[method].threshold
             added |= _decided(top >= threshold, threshold)

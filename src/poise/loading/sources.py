@@ -17,6 +17,7 @@ from poise.data.items import Item
 from poise.data.stored_features import StoredRow
 from poise.errors import OUT_OF_MEMORY, PoiseError, reason_of
 from poise.images import LoadedImage, read_image
+from poise.images.look import look_of
 from poise.results import Failure
 from poise.views.plan import ViewPlan
 from poise.views.recipe import ViewRecipe
@@ -43,6 +44,7 @@ class PlannedImage:
     plan: ViewPlan
     key: str = ""  # hash of the pixels
     notes: tuple[str, ...] = ()  # changes beyond decoding
+    look: str = ""  # hash that copies in another size or encoding nearly share
     views: Tensor | None = None  # [V, 3, S, S], unless the device cuts them
     features: np.ndarray | None = None  # [V, D] float16, of an image that was encoded before
 
@@ -59,7 +61,8 @@ def read_planned(source: Source, recipe: ViewRecipe) -> PlannedImage | Failure:
         if isinstance(source, Item) and isinstance(source.read, StoredRow):
             return stored_image(source.id, source.read, recipe.views)
         image = _load(source)
-        return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.key, image.notes)
+        look = look_of(image.image)
+        return PlannedImage(image.source, np.array(image.image), recipe.plan(image), image.key, image.notes, look)
     except PoiseError as error:
         return Failure(name_of(source), error.code, str(error))
     except OSError as error:

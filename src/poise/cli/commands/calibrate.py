@@ -15,7 +15,16 @@ from poise.cli.commands.listing import show
 from poise.cli.input.job_options import stored_in, with_stored
 from poise.cli.input.label_list import read_drawn
 from poise.cli.input.labelled_images import read_labelled
-from poise.cli.input.number_files import read_table, read_truth
+from poise.cli.input.number_files import (
+    Features,
+    Logits,
+    Probabilities,
+    Scale,
+    Text,
+    check_numbers,
+    given_probabilities,
+    read_truth,
+)
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import LabelsFile, Threads, labels_from, written_labels
 from poise.cli.input.tagged_images import read_tagged
@@ -55,21 +64,15 @@ def calibrate(
     ] = None,
     labels_file: LabelsFile = None,
     options: Chosen,
-    probabilities: Annotated[
-        Path | None,
-        typer.Option(help="Instead of images: probabilities of any model, one row per image (npy, npz, parquet, CSV)."),
-    ] = None,
+    probabilities: Probabilities = None,
+    logits: Logits = None,
     truth: Annotated[
         Path | None,
         typer.Option(help="Correct labels of the rows: positions, or a table with the column label."),
     ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Instead of images: image features, one row per image; with --text and --scale.")
-    ] = None,
-    text: Annotated[Path | None, typer.Option(help="With --features: text features, one row per label.")] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="With --features: factor from cosine to logit, such as 100.")
-    ] = None,
+    features: Features = None,
+    text: Text = None,
+    scale: Scale = None,
     coverage: Annotated[str, typer.Option(help="Wanted coverages of prediction sets, comma-separated.")] = "0.9",
     max_error: Annotated[
         str, typer.Option(help="Wanted shares of wrong answers, comma-separated; too few images are an error.")
@@ -81,7 +84,7 @@ def calibrate(
 ) -> None:
     """Compare methods on labelled images and calibrate them, for confidences and decisions with a guarantee.
 
-    Without images: calibrate given probabilities, or features of images and texts.
+    Without images: calibrate given probabilities or logits, or features of images and texts.
     """
     from poise.calibration.levels import exact_level
     from poise.calibration.summary import label_counts
@@ -90,13 +93,15 @@ def calibrate(
     exact_level("--confidence", confidence)
     limits: Any = {"coverage": coverages, "max_error": errors, "confidence": confidence}
     names = None if labels is None and labels_file is None else labels_from(labels, labels_file)
-    numbers = {"--probabilities": probabilities, "--features": features, "--text": text, "--scale": scale}
-    numbers = {option: value for option, value in {**numbers, "--truth": truth}.items() if value is not None}
+    chosen = {"--probabilities": probabilities, "--logits": logits, "--features": features, "--text": text}
+    chosen |= {"--truth": truth}
+    numbers: dict[str, Any] = {option: file for option, file in chosen.items() if file is not None}
+    numbers |= {} if scale is None else {"--scale": scale}
     if numbers:
         _check_alone(images, {*numbers}, [name for name in options if _typed(ctx, name)])
     elif options["independent"] and images is not None:
-        chosen = options if _typed(ctx, "method") else {**options, "method": "zero-shot"}
-        _independent(images, names, chosen, out, confidence, quiet)
+        options = options if _typed(ctx, "method") else {**options, "method": "zero-shot"}
+        _independent(images, names, options, out, confidence, quiet)
         return
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
@@ -117,7 +122,7 @@ def calibrate(
     typer.echo()
     _show(calibration, errors, coverages)
     if numbers:
-        typer.echo(f"\nWritten: {out}. Use it in Python: poise.Calibration.load('{out}').apply(probabilities)")
+        typer.echo(f"\nWritten: {out}. Use it with: poise calibrate apply {out} --probabilities FILE --out ANSWERS")
     else:
         typer.echo()
         show(Table("", (), (), (f"Recommended: {calibration.reason}",)))
@@ -166,11 +171,7 @@ def _certified(calibration: IndependentCalibration, name: str, level: float) -> 
 
 def _check_alone(images: Path | None, numbers: set[str], options: list[str]) -> None:
     """Raise an error unless the numbers are complete, and nothing is given that would have no effect."""
-    if numbers not in ({"--probabilities", "--truth"}, {"--features", "--text", "--scale", "--truth"}):
-        raise InvalidOptionError(
-            f"{', '.join(sorted(numbers))} {'was' if len(numbers) == 1 else 'were'} given.",
-            hint="Give --probabilities and --truth, or --features, --text, --scale and --truth.",
-        )
+    check_numbers(numbers, "--truth")
     unused = [*(["images"] if images else []), *(f"--{name.replace('_', '-')}" for name in options)]
     if unused:
         raise InvalidOptionError(
@@ -185,16 +186,11 @@ def _typed(ctx: typer.Context, name: str) -> bool:
 
 
 def _of_numbers(numbers: Mapping[str, Any], names: list[str] | None, limits: Any) -> Calibration:
-    """Calibrate probabilities, or features, in files."""
-    from poise.calibration import calibrate_probabilities, probabilities_of_features
+    """Calibrate probabilities, logits or features in files."""
+    from poise.calibration import calibrate_probabilities
 
-    if "--probabilities" in numbers:
-        probs, columns = read_table(numbers["--probabilities"], "probabilities")
-        names = names or columns
-    else:
-        image, text = (read_table(numbers[f"--{name}"], name)[0] for name in ("features", "text"))
-        probs = probabilities_of_features(image, text, numbers["--scale"])
-    written = written_labels(names or [str(at) for at in range(probs.shape[-1] if probs.ndim else 0)])
+    probs, columns = given_probabilities(numbers)
+    written = written_labels(names or columns or [str(at) for at in range(probs.shape[-1] if probs.ndim else 0)])
     if written.pop("groups"):
         raise InvalidOptionError("Labels are in groups.", hint="Calibrate the probabilities of each group.")
     truth = read_truth(numbers["--truth"], written["labels"])

@@ -14,12 +14,14 @@ import typer
 
 from poise.cli.exit_codes import ALARM
 from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.number_files import read_truth
 from poise.cli.input.option_parameters import Chosen, takes_options
 from poise.cli.output import row_settings
 from poise.cli.output.verbose import Quiet, remark
 from poise.errors import InvalidOptionError, PoiseError, reason_of
 from poise.files import read_bounded, write_atomic
 from poise.filesystems import is_remote
+from poise.metrics.sample import checked_labels
 from poise.parts import ANSWERS, read_manifest
 from poise.progress import watched
 from poise.text import as_words, printable
@@ -37,8 +39,8 @@ def monitor(
     answers: Annotated[
         str,
         typer.Argument(
-            help="JSON lines of `poise classify --calibration ... --format jsonl`, its folder of parts, or images as "
-            "`poise classify` takes them; in order of time."
+            help="JSON lines of `poise classify --calibration ... --format jsonl` or `poise calibrate apply`, a folder "
+            "of parts, or images as `poise classify` takes them; in order of time."
         ),
     ],
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole file.")] = 0.01,
@@ -53,7 +55,8 @@ def monitor(
     truth: Annotated[
         Path | None,
         typer.Option(
-            help="Labels that came later: test answers instead. Folder of labels, or CSV with path and label."
+            help="Labels that came later: test answers instead. Folder of labels, or CSV with path and label; of "
+            "numbers: as of `poise calibrate --truth`."
         ),
     ] = None,
     coverage: Annotated[float | None, typer.Option(help="With --truth: also test prediction sets.")] = None,
@@ -69,19 +72,21 @@ def monitor(
 
     stored = Calibration.load(calibration)
     watch = stored.monitor(alpha, method=method, seed=seed)
+    name = method or stored.recommended
     if _are_images(answers):
-        named = {name: value for name, value in {**options, "coverage": coverage}.items() if value is not None}
-        rows = _classified(stored, answers, method or stored.recommended, named, quiet)
+        named = {key: value for key, value in {**options, "coverage": coverage}.items() if value is not None}
+        rows = _classified(stored, answers, name, named, quiet)
     else:
         _check_conditions(answers, stored.conditions)
-        rows = _read(answers, method or stored.recommended)
+        rows = _read(answers, name, matched=stored.methods[name].match is not None)
     if shuffle:
         random.Random(seed).shuffle(rows)
     if truth is not None:
         if figure is not None:
             raise InvalidOptionError("--figure shows the test without labels.", hint="Leave --figure or --truth out.")
         limits: dict[str, float | None] = {"coverage": coverage, "max_error": max_error}
-        _test_answers(stored.truth_monitor(alpha, method=method, seed=seed, **limits), rows, truth)
+        known = _truth(truth, stored, len(rows))
+        _test_answers(stored.truth_monitor(alpha, method=method, seed=seed, **limits), rows, known)
         return
     if coverage is not None or max_error is not None:
         raise InvalidOptionError("--coverage and --max-error need labels.", hint="Add --truth, or leave them out.")
@@ -97,18 +102,30 @@ def monitor(
         raise typer.Exit(ALARM)
 
 
-def _test_answers(watch: TruthMonitor, rows: list[_Row], truth: Path) -> None:
-    """Show the images that have a label to the test, in the order of the answers."""
+def _truth(truth: Path, calibration: Calibration, answers: int) -> dict[str, str]:
+    """Return the correct labels, by the source of an answer."""
+    if calibration.conditions.given:  # rows of numbers have no paths: labels are in the order of the rows
+        names = calibration.conditions.labels
+        classes = checked_labels(read_truth(truth, names), answers, len(names))
+        return {_place(f"row {at}"): as_words(names[label]) for at, label in enumerate(classes)}
     paths, labels, _ = read_labelled(truth)
-    names = (str(getattr(path, "id", path)) for path in paths)  # stored features have the ids of their images
-    known = {str(Path(name).resolve()): as_words(label) for name, label in zip(names, labels, strict=True)}
+    sources = (str(getattr(path, "id", path)) for path in paths)  # stored features have the ids of their images
+    return {_place(source): as_words(label) for source, label in zip(sources, labels, strict=True)}
+
+
+def _place(source: str) -> str:
+    return str(Path(source).resolve())
+
+
+def _test_answers(watch: TruthMonitor, rows: list[_Row], known: dict[str, str]) -> None:
+    """Show the images that have a label to the test, in the order of the answers."""
     for row in rows:
-        if (label := known.get(str(Path(row.source).resolve()))) is not None:
+        if (label := known.get(_place(row.source))) is not None:
             covered = None if row.members is None else label in map(as_words, row.members)
             watch.update(row.confidence, as_words(row.label) == label, covered)
     if not watch.images:
         raise InvalidOptionError(
-            f"None of the images has a label in '{truth}'.", hint="Paths are compared; give those of the same images."
+            "None of the images has a label in --truth.", hint="Paths are compared; give those of the same images."
         )
     typer.echo(str(watch))
     if watch.alarm:
@@ -168,7 +185,7 @@ def _check_conditions(answers: str, conditions: Conditions) -> None:
 class _Row(NamedTuple):
     source: str
     confidence: float
-    match: float
+    match: float | None  # where features are known
     label: str
     members: list[str] | None  # of the prediction set
 
@@ -186,7 +203,7 @@ def _lines(path: str) -> Iterator[dict[str, Any]]:
             yield {**row, "error": row["error_code"]}
 
 
-def _read(path: str, method: str) -> list[_Row]:
+def _read(path: str, method: str, *, matched: bool) -> list[_Row]:
     """Return the answers of one method; images that failed have none."""
     rows, others = [], set()
     try:
@@ -201,7 +218,7 @@ def _read(path: str, method: str) -> list[_Row]:
                     hint="Classify with --calibration, so that answers are those of the calibrated method.",
                 )
             else:
-                numbers = _number(row["raw_confidence"]), _number(row["match"])
+                numbers = _number(row["raw_confidence"]), _number(row["match"]) if matched else None
                 members = row["prediction_set"]
                 kept = None if members is None else [str(member) for member in members]
                 rows.append(_Row(str(row["source"]), *numbers, str(row["rejected"] or row["label"]), kept))

@@ -1,4 +1,4 @@
-"""Arrays in files of users, with limits on what is read: npy, npz, parquet and CSV."""
+"""Arrays in files of users, with limits on what is read: npy, npz, parquet and CSV; and the options that name them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from poise.errors import InvalidDatasetError, InvalidOptionError, reason_of
 from poise.files import read_bounded
@@ -21,6 +22,38 @@ from poise.text import as_words
 MAX_BYTES = 1 << 30  # of a file, and of the array in it
 _SUFFIXES = (".npy", ".npz", ".parquet", ".csv")
 Numbers = np.ndarray[Any, Any]
+KINDS = (("--probabilities",), ("--logits",), ("--features", "--text", "--scale"))  # options that go together
+_ROWS = "one row per image (npy, npz, parquet, CSV)"
+Probabilities = Annotated[Path | None, typer.Option(help=f"Instead of images: probabilities of any model, {_ROWS}.")]
+Logits = Annotated[Path | None, typer.Option(help=f"Instead of images: logits, {_ROWS}.")]
+Features = Annotated[
+    Path | None, typer.Option(help="Instead of images: image features, one row per image; with --text and --scale.")
+]
+Text = Annotated[Path | None, typer.Option(help="With --features: text features, one row per label.")]
+Scale = Annotated[float | None, typer.Option(help="With --features: factor from cosine to logit, such as 100.")]
+
+
+def check_numbers(given: set[str], *more: str) -> None:
+    """Raise an error unless the options of one kind of numbers are given, together with ``more``."""
+    if given not in [{*kind, *more} for kind in KINDS]:
+        *first, last = (" and ".join([*kind, *more]) for kind in KINDS)
+        raise InvalidOptionError(
+            f"{', '.join(sorted(given)) or 'No number'} {'was' if len(given) < 2 else 'were'} given.",
+            hint=f"Give {'; '.join(first)}; or {last}.",
+        )
+
+
+def given_probabilities(numbers: Mapping[str, Any]) -> tuple[Numbers, list[str] | None]:
+    """Return the probabilities that the options give, and the labels where the file has names of columns."""
+    from poise.calibration import probabilities_of_features, probabilities_of_logits
+
+    if "--probabilities" in numbers:
+        return read_table(numbers["--probabilities"], "probabilities")
+    if "--logits" in numbers:
+        logits, names = read_table(numbers["--logits"], "logits")
+        return probabilities_of_logits(logits), names
+    image, text = (read_table(numbers[f"--{name}"], name)[0] for name in ("features", "text"))
+    return probabilities_of_features(image, text, numbers["--scale"]), None
 
 
 def read_table(path: Path, name: str) -> tuple[Numbers, list[str] | None]:
