@@ -147,34 +147,50 @@ def new_labels(options: argparse.Namespace, folder: Path) -> None:
         job = AnswerJob(str(folder / f"answers-{count}"), chosen)
         worker = job.worker()
         list(worker.run([(0, shards[0])]))
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         summary = run(job, shards, Engine(), worker=worker)
-        seconds = time.perf_counter() - began
-        note("labels", labels=count, rows=summary.images, seconds=seconds, rows_per_s=summary.images / seconds)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        rate = summary.images / seconds
+        note("labels", labels=count, rows=summary.images, seconds=seconds, cpu_seconds=cpu, rows_per_s=rate)
 
 
 def ray(options: argparse.Namespace, folder: Path) -> None:
-    """One thread in this process against one and two workers of one thread each; first shards are not counted."""
+    """One thread in this process against one and two workers of one thread each; first shards are not counted.
+
+    On a machine that others use, only the CPU time per image says how much Ray adds: it is that of this process and of
+    all that it started, Ray's own processes included.
+    """
     torch.set_num_threads(1)
     shards = open_images([make_tars(folder, options.shards, options.images)])
-    rates = {"local": _steady(options, shards, folder / "local", Engine())}
+    rates, cpu = _steady(options, shards, folder / "local", Engine())
+    note("ray", workers="local", images_per_s=rates, cpu_ms_per_image=1000 * cpu)
     from poise.cluster.connection import connect
 
     module = connect()
     for workers in (1, 2):
-        rates[f"ray {workers}"] = _steady(options, shards, folder / f"ray-{workers}", Engine("ray", actors=workers))
+        found, added = _steady(options, shards, folder / f"ray-{workers}", Engine("ray", actors=workers))
+        shares = {"share_of_locals": found / (workers * rates), "share_by_cpu": cpu / added}
+        note("ray", workers=workers, images_per_s=found, cpu_ms_per_image=1000 * added, **shares)
     module.shutdown()
-    note("ray", **rates, two_workers_against_two_locals=rates["ray 2"] / (2 * rates["local"]))
 
 
-def _steady(options: argparse.Namespace, shards: list[Any], out: Path, engine: Engine) -> float:
-    """Images per second after the first shard of each worker."""
+def _steady(options: argparse.Namespace, shards: list[Any], out: Path, engine: Engine) -> tuple[float, float]:
+    """Images per second, and CPU seconds per image, after the first shard of each worker."""
     out.mkdir()
     job = EmbedJob(str(out), options.model, "cpu", recipe=ViewRecipe(options.views[0]), readers=1)
-    times: list[float] = []
-    run(job, shards, engine, watch=lambda done: times.append(time.perf_counter()))
-    first = max(1, engine.actors)
-    return (len(times) - first) * options.images / (times[-1] - times[first - 1])
+    marks: list[tuple[float, float]] = []
+    run(job, shards, engine, watch=lambda done: marks.append((time.perf_counter(), _cpu_seconds())))
+    (began, used), end = marks[max(1, engine.actors) - 1], marks[-1]
+    images = (len(marks) - max(1, engine.actors)) * options.images
+    return images / (end[0] - began), (end[1] - used) / images
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of all that it has started and that still run."""
+    import psutil  # which Ray brings
+
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
 def memory(options: argparse.Namespace, folder: Path) -> None:

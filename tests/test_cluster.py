@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from poise.cli.app import app
+from poise.cluster import stream
 from poise.cluster.connection import connect, is_gpu
 from poise.cluster.stream import Stream
 from poise.errors import ClusterUnavailableError, InvalidOptionError, WorkersLostError
-from poise.evaluate import ray_engine as cluster
 from poise.evaluate.config import RunConfig, Settings
 from poise.evaluate.engines import engines
 from poise.evaluate.run import run
-from poise.evaluate.units import Unit
-from poise.evaluate.worker import Finished, WorkerSettings
+from poise.evaluate.worker import WorkerSettings
 from poise.jobs import run as jobs
 from poise.jobs import workers
 from tests.data.test_sources import write_shard
@@ -62,36 +60,37 @@ def striker(mark: Path) -> Callable[[], None]:
 # Calls of workers that need no model and so start quickly.
 
 
-class Victim:
-    """A worker that can be killed by a call, once or always."""
+def victim() -> Any:
+    """Return a class of workers that a call can kill. It is local and so pickled by value: this file imports torch."""
 
-    def __init__(self, mark: Path, threads: int) -> None:
-        self.mark = mark
+    class Victim:
+        def __init__(self, threads: int) -> None:
+            assert threads >= 1
 
-    def work(self, task: str) -> tuple[str, str]:
-        if task == "bad" or (task == "once" and not self.mark.exists()):
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        if task == "refused":
-            raise InvalidOptionError("No.", hint="Really.")
-        return task.upper(), os.getcwd()
+        def work(self, task: str) -> tuple[str, str]:
+            if task == "bad":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if task == "refused":
+                raise InvalidOptionError("No.", hint="Really.")
+            return task.upper(), os.getcwd()
 
-
-def test_a_call_whose_worker_dies_is_repeated_and_one_that_kills_is_given_up(two_cores: None, tmp_path: Path) -> None:
-    """Five workers are requested, two fit; relative paths mean the same in a worker as here."""
-    tasks = [*map(str, range(6)), "once"]
-    answers = dict(Stream(partial(Victim, tmp_path / "mark"), actors=5).run(tasks))
-    assert answers == {task: (task.upper(), os.getcwd()) for task in tasks}
-    assert (tmp_path / "mark").exists()
-    with pytest.raises(WorkersLostError, match=r"3 workers died while processing the task bad.* are kept"):
-        list(Stream(partial(Victim, tmp_path), actors=1).run(["bad"], name=lambda task: f"the task {task}"))
+    return Victim
 
 
-def test_errors_of_workers_are_raised_unchanged(two_cores: None, tmp_path: Path) -> None:
+def test_a_call_that_kills_its_workers_is_given_up(two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths mean the same in a worker as here."""
+    monkeypatch.setattr(stream, "ATTEMPTS", 1)  # each further one starts a process
+    results = Stream(victim(), actors=2).run(["good", "bad"], name=lambda task: f"the task {task}")
+    assert next(results) == ("good", ("GOOD", os.getcwd()))
+    with pytest.raises(WorkersLostError, match=r"1 workers died while processing the task bad.* are kept"):
+        next(results)
+
+
+def test_errors_of_workers_are_raised_unchanged(two_cores: None) -> None:
     with pytest.raises(InvalidOptionError, match=r"^No. Really.$"):
-        list(Stream(partial(Victim, tmp_path), actors=1).run(["refused"]))
+        list(Stream(victim(), actors=1).run(["refused"]))
     with pytest.raises(InvalidOptionError, match="actors is -1"):
-        Stream(Victim, actors=-1)
+        Stream(victim(), actors=-1)
 
 
 def test_unreachable_addresses_are_refused_at_once() -> None:
@@ -159,28 +158,11 @@ def local(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return contents(out)
 
 
-def test_a_killed_worker_costs_nothing(
-    two_cores: None, images: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_two_workers_leave_the_bytes_of_a_local_run(
+    two_cores: None, images: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Two workers, one of them killed, leave the bytes of a local run."""
-    strike = striker(tmp_path / "struck")
-
-    class Mortal(cluster.UnitWorker):
-        # Otherwise pickle finds the method of UnitWorker under this name.
-        def __init__(self, job: WorkerSettings, threads: int) -> None:
-            super().__init__(job, threads)
-
-        def work(self, unit: Unit) -> Finished:
-            done = super().work(unit)
-            if unit.chunk == 2:  # in the middle of the run
-                strike()
-            return done
-
-    monkeypatch.setattr(cluster, "UnitWorker", Mortal)
-    summary = run(config(images), settings(tmp_path / "runs"))
-    assert (tmp_path / "struck").exists()
-    assert summary.computed == 8
-    assert contents(tmp_path / "runs") == local
+    assert run(config(images), settings(tmp_path)).computed == 8
+    assert contents(tmp_path) == local
 
 
 def test_the_local_engine_refuses_an_address(images: Path) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,18 @@ def run_with_kills(root: Path, count: Any, kills: int, seconds: float) -> None:
     expected = _rows(root / "local")
     end, numbers, kinds = time.monotonic() + seconds, random.Random(0), Counter[str]()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+
+    def left() -> int:
+        return kills - count.kills if time.monotonic() < end else 0
+
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         job = 0
-        while count.kills < kills and time.monotonic() < end:
+        while left() > 0:
             folder = f"ray-{job}"
-            while (code := _attempt(root, folder, cluster, nodes, numbers, kinds, count, kills)) != 0:
+            while (code := _attempt(root, folder, cluster, nodes, numbers, kinds, count, left)) != 0:
                 print(f"attempt ended with {code}; kills so far: {dict(kinds)}", flush=True)
-                if time.monotonic() > end + 120:
+                if time.monotonic() > end + 600:
                     raise SystemExit("the last job did not end")
             found = _rows(root / folder)
             same = found.equals(expected)
@@ -72,7 +77,7 @@ def _attempt(
     numbers: random.Random,
     kinds: Counter[str],
     count: Any,
-    kills: int,
+    left: Callable[[], int],
 ) -> int:
     """Run the command once, killing while it runs; return its exit code."""
     resume = ["--resume"] if (root / folder).exists() else []
@@ -84,7 +89,7 @@ def _attempt(
             return command.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             pass
-        if count.kills >= kills or (_finished(root / folder) == done and time.monotonic() < since + PATIENCE):
+        if left() <= 0 or (_finished(root / folder) == done and time.monotonic() < since + PATIENCE):
             continue
         time.sleep(numbers.uniform(*PAUSES))
         done, since = _finished(root / folder), time.monotonic()

@@ -51,10 +51,12 @@ class Attempts:
 class Actor:
     """What runs in each worker process. Errors of calls are results, so that only dead processes are repeated."""
 
-    def __init__(self, make: Callable[[int], Any], threads: int, folder: str, attempts: Any, most_starts: int) -> None:
+    def __init__(
+        self, make: Callable[[int], Any], threads: int, folder: str, attempts: Any, most_starts: int, most_calls: int
+    ) -> None:
         if os.path.isdir(folder):  # relative paths refer to the folder of the command
             os.chdir(folder)
-        self._attempts, self._worker = attempts, None
+        self._attempts, self._worker, self._most = attempts, None, most_calls
         self._error: Exception | None = None
         if self._begun(_START) > most_starts:
             self._error = WorkersLostError(f"{most_starts} workers died while starting.", hint=_START_HINT)
@@ -73,8 +75,8 @@ class Actor:
     def _call(self, number: int, call: bytes, name: str) -> bytes:
         if self._error is not None:
             return pickle.dumps((None, self._error))
-        if self._begun(number) > ATTEMPTS:
-            lost = WorkersLostError(f"{ATTEMPTS} workers died while processing {name}.", hint=_CALL_HINT)
+        if self._begun(number) > self._most:
+            lost = WorkersLostError(f"{self._most} workers died while processing {name}.", hint=_CALL_HINT)
             return pickle.dumps((None, lost))
         method, arguments = pickle.loads(call)
         try:
@@ -124,7 +126,7 @@ class Stream:
         self.on_gpu = self.gpus > 0 if gpu is None else gpu
         self.size = max(1, actors or (self.gpus if self.on_gpu else cpus // _CPUS_PER_WORKER))
         attempts = self._ray.remote(Attempts).options(num_cpus=0, max_restarts=-1).remote()
-        self._arguments = (make, max(1, cpus // self.size), os.getcwd(), attempts, ATTEMPTS * self.size)
+        self._arguments = (make, max(1, cpus // self.size), os.getcwd(), attempts, ATTEMPTS * self.size, ATTEMPTS)
 
     def run(
         self,
