@@ -27,11 +27,12 @@ from poise.calibration.levels import exact_level
 from poise.calibration.stored import Calibration, check_content, content_hash, plain, read_file
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.files import write_atomic
-from poise.metrics.sample import Bools, Floats
+from poise.metrics.sample import NO, YES, Bools, Floats, Ints
 from poise.options import AnswerOptions, option_values
 from poise.text import as_words, counted
 
 FORMAT = "poise-labels/1"
+WORDS = {YES: "yes", NO: "no", 0: "unsure"}
 ROUNDS = 60  # of EM; few change anything
 STEEPEST = 30.0  # logits are at most this
 SPREAD = (0.3, 1.0)  # of a_c / a and b_c that is expected before, in units of a standard deviation of the logits
@@ -124,8 +125,34 @@ class LabelThresholds:
 
     def outcomes(self, cosines: Floats) -> list[str]:
         """Return "yes", "no" or "unsure" for each label of one image [C]."""
-        found = np.where(cosines >= self.yes, "yes", np.where(cosines < self.no, "no", "unsure"))
-        return [str(outcome) for outcome in found]
+        return [WORDS[code] for code in self.codes(cosines)]
+
+    def codes(self, cosines: Floats) -> Ints:
+        """Return `YES`, `NO` or 0 for each label [..., C]."""
+        return np.where(cosines >= self.yes, YES, np.where(cosines < self.no, NO, 0))
+
+
+def label_thresholds(
+    cosines: Floats, truth: Bools, precision: float | None, recall: float | None, delta: float
+) -> LabelThresholds:
+    """Return the thresholds that are certified for all labels together.
+
+    Args:
+        cosines: of n images and C labels [n, C], or other scores from -1 to 1.
+        truth: whether each image has each label [n, C].
+        precision: of each label's yes; None: no label gets one.
+        recall: of each label's no, likewise.
+        delta: probability with which any of the thresholds may fail; all have an equal share of it.
+    """
+    labels = truth.shape[1]
+    part = delta / (labels * max((precision is not None) + (recall is not None), 1))
+    yes, no = np.full(labels, np.inf), np.full(labels, -np.inf)
+    for at in range(labels):
+        if precision is not None:
+            yes[at] = yes_from(cosines[:, at], truth[:, at], precision, part)
+        if recall is not None:
+            no[at] = no_below(cosines[:, at], truth[:, at], recall, part)
+    return LabelThresholds(yes, np.minimum(no, yes))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -198,20 +225,14 @@ class IndependentCalibration:
         for name, level in (("precision", precision), ("recall", recall)):
             if level is not None:
                 exact_level(name, level)
-        labels, pairs = self.truth.shape[1], range(self.truth.shape[1])
-        delta = self.delta / (labels * max(len(asked), 1))
-        yes, no = np.full(labels, np.inf), np.full(labels, -np.inf)
-        if precision is not None:
-            yes = np.array([yes_from(self.cosines[:, at], self.truth[:, at], precision, delta) for at in pairs])
-        if recall is not None:
-            no = np.array([no_below(self.cosines[:, at], self.truth[:, at], recall, delta) for at in pairs])
-        if asked and not np.isfinite(yes).any() and not np.isfinite(no).any():
+        found = label_thresholds(self.cosines, self.truth, precision, recall, self.delta)
+        if asked and not np.isfinite(found.yes).any() and not np.isfinite(found.no).any():
             raise InvalidCalibrationError(
                 f"No label has a certified threshold with these {counted(len(self), 'image')}.",
-                hint=f"{labels} labels share the confidence: calibrate on more images or fewer labels, or ask for a "
-                "lower level.",
+                hint=f"{self.truth.shape[1]} labels share the confidence: calibrate on more images or fewer labels, or "
+                "ask for a lower level.",
             )
-        return LabelThresholds(yes, np.minimum(no, yes))
+        return found
 
     def summary(self) -> str:
         """Return the labels with their numbers of images and probabilities, as text."""

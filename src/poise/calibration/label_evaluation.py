@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from poise.calibration.certify import upper_bound
 from poise.calibration.evaluation import proportion
+from poise.calibration.independent import WORDS
 from poise.calibration.plots import outcomes_svg, reliability_svg
 from poise.metrics import Interval, Sample, available, equal_width, estimate
-from poise.metrics.sample import NO, YES, Bools, Floats
+from poise.metrics.sample import Bools, Floats
 from poise.text import counted
 
-CODES = {"yes": YES, "no": NO, "unsure": 0}
+_CODES = {word: code for code, word in WORDS.items()}
 _SHOWN = 40  # labels in a figure
 _TITLES = {
     "map": "Mean average precision",
@@ -58,7 +59,7 @@ class LabelEvaluation:
 
     def sample(self) -> Sample:
         """Return what metrics read."""
-        said = None if self.outcomes is None else np.vectorize(CODES.get, otypes=[np.int64])(self.outcomes)
+        said = None if self.outcomes is None else np.vectorize(_CODES.get, otypes=[np.int64])(self.outcomes)
         return Sample.of_independent(self.probs, self.truth, said)
 
     def metrics(self) -> dict[str, Interval]:
@@ -149,7 +150,7 @@ class LabelEvaluation:
         )
         if self.outcomes is not None:
             shown = self.labels[:_SHOWN]
-            shares = {word: (self.outcomes == word).mean(0)[:_SHOWN].tolist() for word in CODES}
+            shares = {word: (self.outcomes == word).mean(0)[:_SHOWN].tolist() for word in _CODES}
             more = f" The first {_SHOWN} of {len(self.labels)} labels." if len(self.labels) > _SHOWN else ""
             drawn += (
                 f"<figure class='wide'>{outcomes_svg(shown, shares)}<figcaption>What is said of each label, as a share "

@@ -80,6 +80,7 @@ class Item:
     id: str  #: the same on every machine: the path within the dataset
     label: int  #: or `NO_LABEL`
     read: str | Stored  #: the path of a file, or the location in a container
+    others: tuple[int, ...] = ()  #: further labels, where several may apply
 
     def source(self) -> Path | bytes:
         """Return the argument for `poise.images.read_image`."""
@@ -101,6 +102,7 @@ class ImageSet:
     folder: str = ""  #: folder of the images
     layout: str = ""  #: published layout of that folder
     parents: tuple[str, ...] = ()  #: the path of each class through a tree, if they are in one
+    independent: bool = False  #: whether any number of the classes may apply to an image
 
     def __len__(self) -> int:
         return len(self.items)

@@ -45,6 +45,8 @@ SCHEMA = pa.schema(
         ("fallback", pa.bool_()),
         ("error", pa.string()),
         ("pixels", pa.string()),  # hash of the image that was read, independent of name and file format
+        ("labels", pa.list_(pa.int32())),  # of independent labels: all that the image has, ``label`` first
+        ("logits", pa.list_(pa.float32())),  # of independent labels; ``probs`` are then sigmoids, if the model has any
     ]
 )
 
@@ -62,6 +64,7 @@ def rows(
     outcome: Predictions | Failure,
     *,
     full: bool = False,
+    independent: bool | None = None,
 ) -> list[dict[str, Any]]:
     """Return one row per method for an image; the rows of a failure contain the reason, no class and no numbers.
 
@@ -71,12 +74,20 @@ def rows(
         methods: the names of the methods, for a failure.
         outcome: the answers by method, or the failure.
         full: store all probabilities, whatever their number.
+        independent: of labels that apply independently: whether the model has probabilities of single labels.
     """
     columns = {**columns, "id": item.id, "label": item.label}
+    if independent is not None:
+        columns["labels"] = [item.label, *item.others]
     if isinstance(outcome, Failure):
         numbers = _error_numbers(f"{outcome.code}: {outcome.message}")
         return [{**columns, "method": method, **numbers} for method in methods]
     columns["pixels"] = of_image(outcome).key
+    if independent is not None:
+        return [
+            {**columns, "method": method, **_independent(prediction, columns["labels"], sigmoid=independent)}
+            for method, prediction in outcome.items()
+        ]
     return [
         {**columns, "method": method, **_numbers(prediction, item.label, full)}
         for method, prediction in outcome.items()
@@ -125,6 +136,14 @@ def _numbers(answer: Answer[np.ndarray], label: int, full: bool) -> dict[str, An
         "error": None,
         **_probs(probs, full),
     }
+
+
+def _independent(answer: Answer[np.ndarray], labels: Sequence[int], *, sigmoid: bool) -> dict[str, Any]:
+    found = _numbers(answer, labels[0], False)
+    logits = answer.logits.astype(np.float64)
+    chances = (1 / (1 + np.exp(-np.clip(logits, -500, 500)))).astype(np.float32) if sigmoid else None
+    right = found["prediction"] in labels
+    return {**found, "correct": right, "probs": chances, "top_ids": None, "top_probs": None, "logits": logits}
 
 
 def _probs(probs: np.ndarray, full: bool) -> dict[str, np.ndarray | None]:

@@ -11,8 +11,10 @@ from poise import backbones, methods
 from poise.data import ImageSet
 from poise.errors import InvalidOptionError, ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
+from poise.evaluate.pairs import composed, is_composed
 from poise.evaluate.streams import is_mixed, leave_out, mixed
 from poise.inference.batch_sizes import default_batch_size
+from poise.inference.independent import independent_method
 from poise.inits.kinds import check_template, init_file, inits
 from poise.methods import Method
 from poise.prompts import Template
@@ -41,7 +43,21 @@ def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
     def one(part: str) -> ImageSet:
         return poise.data.open_dataset(part, root, protocol=protocol)
 
+    if is_composed(name):
+        check_composed(name, config)
+        return composed(name, one)
     return leave_out(mixed(name, one) if is_mixed(name) else one(name), config.unknown)
+
+
+def check_composed(name: str, config: RunConfig) -> None:
+    """Refuse what independent labels have no meaning for."""
+    independent_method(methods.expand(config.methods))
+    if config.unknown or config.framework != RunConfig.framework:
+        raise InvalidOptionError(
+            f"Labels of '{name}' are independent: 'unknown' and frameworks that tune are for labels of which one "
+            "applies.",
+            hint="Leave them out, or run it by itself.",
+        )
 
 
 def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -> list[Method]:

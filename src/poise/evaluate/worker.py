@@ -12,6 +12,7 @@ import numpy as np
 from poise import backbones, prompts
 from poise.backbones.fingerprint import fingerprint
 from poise.data import ImageSet
+from poise.errors import InvalidOptionError
 from poise.evaluate import records
 from poise.evaluate.config import RunConfig
 from poise.evaluate.resolve import is_ordered, make_methods, open_set, uses_augmix
@@ -19,6 +20,7 @@ from poise.evaluate.storage.header import check_fingerprint
 from poise.evaluate.units import Unit
 from poise.inference.answers import of_image
 from poise.inference.batches import SourceGroup, Watch
+from poise.inference.independent import own_start
 from poise.inference.predictor import Predictor
 from poise.results import Failure
 from poise.tuning import AnyTuner, make_tuner
@@ -90,7 +92,12 @@ class Worker:
             rows: list[dict[str, Any]] = []
             for position, outcome in zip(unit.items, outcomes, strict=False):
                 rows += records.rows(
-                    columns, images.items[position], self.config.methods, outcome, full=self.config.calibrate > 0
+                    columns,
+                    images.items[position],
+                    self.config.methods,
+                    outcome,
+                    full=self.config.calibrate > 0,
+                    independent=own_start(self.encoder) is not None if images.independent else None,
                 )
             yield replace(_finish(unit, rows, time.perf_counter() - began), model_fingerprint=self.fingerprint)
         next(outcomes, None)  # ends the run, which then logs how long its stages took
@@ -123,6 +130,11 @@ class Worker:
         return self._sets[dataset]
 
     def _tokenise(self, images: ImageSet) -> ClassTokens:
+        if images.independent and not self.config.calibrate and own_start(self.encoder) is None:
+            raise InvalidOptionError(
+                f"'{images.name}' has independent labels, and {self.encoder.name} no probabilities of single labels.",
+                hint="Give calibration images (--calibrate), or a model with a sigmoid (SigLIP).",
+            )
         # Classes may share a name and then share its probability: ImageNet's published list has 998 names for 1000.
         template, on_long_label = self.config.template or images.template, self.config.on_long_label
         return prompts.tokenise(self.encoder, images.classes, template, on_long_label=on_long_label, repeats=True)

@@ -81,6 +81,7 @@ def describe(config: RunConfig, images: ImageSet, chosen: Sequence[int]) -> dict
         "images": len(items),
         "available": len(images.items),
         "images_hash": _sha256(f"{item.label} {item.id}" for item in items),
+        **({"independent": True} if images.independent else {}),
         "template": images.template,
         "augmix": uses_augmix(config, images),
         "shift": images.shift,

@@ -44,16 +44,20 @@ def overviews(board: Scoreboard) -> Iterator[tuple[Setting, list[str], list[str]
     """Yield each setting with its datasets, and the methods that were run on all of them."""
     records = board.records
     for setting in records.settings:
-        datasets = catalog.in_order(list(dict.fromkeys(group.dataset for group in records.chosen(setting=setting))))
+        shown = (group.dataset for group in records.chosen(setting=setting) if not group.independent)
+        datasets = catalog.in_order(list(dict.fromkeys(shown)))
         methods = [name for name in records.methods if all(board.images(setting, data, name) for data in datasets)]
-        if methods:
+        if datasets and methods:
             yield setting, datasets, methods
 
 
 def places(
-    board: Scoreboard, *, tuned: bool = False, calibrated: bool = False
+    board: Scoreboard, *, tuned: bool = False, calibrated: bool = False, independent: bool = False
 ) -> Iterator[tuple[Setting, str, list[Group]]]:
-    """Yield each setting and dataset with its groups, or only those of methods that tune, or of calibrated ones."""
+    """Yield each setting and dataset with its groups, or only those of methods that tune, or of calibrated ones.
+
+    Groups of labels that apply independently have figures of their own.
+    """
     records = board.records
     for setting in records.settings:
         for dataset in catalog.in_order(records.datasets):
@@ -61,7 +65,8 @@ def places(
             shown = [
                 group
                 for group in groups
-                if (not tuned or (records.tunes(group.method) and not group.calibration))
+                if group.independent == independent
+                and (not tuned or (records.tunes(group.method) and not group.calibration))
                 and (not calibrated or group.calibration)
             ]
             if shown:

@@ -54,6 +54,32 @@ def reliability_plots(board: Scoreboard) -> Iterator[Plot]:
 
 
 @kind(
+    "labels",
+    "Reliability of independent labels",
+    "Of labels that apply independently: how often labels apply, by their probability, all labels "
+    "together. Needs a dataset whose images have several labels.",
+    ("label_ece",),
+)
+def label_plots(board: Scoreboard) -> Iterator[Plot]:
+    """One reliability diagram per method, of all labels together."""
+    for setting, dataset, groups in places(board, independent=True):
+        panels = []
+        for group in groups:
+            scores = board.entries[setting, dataset, group.method].scores
+            samples = [sample for sample in group.samples() if sample.chances is not None and sample.has is not None]
+            if "label_ece" not in scores or not samples:
+                continue  # a model with a softmax has no probabilities of single labels before calibration
+            floor = floor_text("label_ece", [board.floor(setting, [dataset], group.method, "label_ece")])
+            title = f"{group.method}\nECE per label {printed('label_ece', scores['label_ece'].value)} %, {floor}"
+            chances, has = (
+                np.concatenate([getattr(each, name).ravel() for each in samples]) for name in ("chances", "has")
+            )
+            panels.append(Panel(title, partial(drawing.reliability, bins=equal_width(chances, has)), title))
+        if panels:
+            yield make(board, "labels", setting, panels, dataset=dataset, heights=(2.7, 0.9), key=RELIABILITY_KEY)
+
+
+@kind(
     "confidence",
     "Confidence of correct and wrong predictions",
     "Shares of all predictions: correct ones up, wrong ones down; dashed lines are the means. The paper's Figure 4.",

@@ -16,9 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from poise.calibration import Tree, certify, fit_calibrator, quantile, scores
+from poise.calibration import Tree, certify, fit_calibrator, fit_labels, quantile, scores
 from poise.calibration.certify import certify_changing
 from poise.calibration.conformal import SLACK
+from poise.calibration.independent import label_thresholds
 from poise.errors import InvalidDatasetError
 from poise.evaluate.held_out import DELTA, draw
 from poise.evaluate.records import entropy
@@ -72,6 +73,12 @@ def _parts(group: Group, chosen: frozenset[str], tree: Tree | None) -> tuple[Gro
     """Return a method as it is and calibrated, both on the images that were not ``chosen``."""
     held = np.array([name in chosen for name in group.ids])
     others = {seed: rows.take(np.flatnonzero(~held)) for seed, rows in group.seeds.items()}
+    if group.independent:
+        known = {
+            seed: _fit_labels(group, rows.take(np.flatnonzero(held)), others[seed])
+            for seed, rows in group.seeds.items()
+        }
+        return replace(group, seeds=others), replace(group, method=group.method + CALIBRATED, seeds=known)
     fitted = {
         seed: _fit(group, rows.take(np.flatnonzero(held)), others[seed], tree) for seed, rows in group.seeds.items()
     }
@@ -112,6 +119,20 @@ def _fit(group: Group, held: SeedRows, others: SeedRows, tree: Tree | None) -> t
         others["confidence"],
     )
     return replace(others, columns=columns, probs=probs.astype(np.float32)), found
+
+
+def _fit_labels(group: Group, held: SeedRows, others: SeedRows) -> SeedRows:
+    """Return the other images' rows of independent labels: calibrated probabilities, and certified yes and no."""
+    assert held.logits is not None
+    assert held.has is not None
+    assert others.logits is not None
+    levels, start = group.setting.values, None if held.probs is None else (1.0, 0.0)
+    fit = fit_labels(held.logits, held.has, start)
+    probs = 1 / (1 + np.exp(-np.clip(fit.a * others.logits + fit.b, -500, 500)))
+    unit = max(np.abs(held.logits).max(), np.abs(others.logits).max(), 1e-9)  # thresholds are of any score up to 1
+    precision, recall = 1 - float(levels["max_error"]), float(levels["coverage"])
+    limits = label_thresholds(held.logits / unit, held.has, precision, recall, DELTA)
+    return replace(others, probs=probs.astype(np.float32), outcomes=limits.codes(others.logits / unit))
 
 
 def _nodes(tree: Tree, held: SeedRows, others: SeedRows, max_error: float) -> dict[str, np.ndarray]:
@@ -155,7 +176,7 @@ def notes(groups: Sequence[Group], classes: Callable[[str], int]) -> list[str]:
     """Return sentences on the calibration of these groups; ``classes`` gives the number of classes of a dataset."""
     found = [(group, seed, each) for group in groups for seed, each in (group.calibration or {}).items()]
     if not found:
-        return []
+        return _label_notes(groups)
     levels = groups[0].setting.values
     coverage, error, sure = (f"{100 * level:g} %" for level in (levels["coverage"], levels["max_error"], 1 - DELTA))
     sentences = [
@@ -170,7 +191,24 @@ def notes(groups: Sequence[Group], classes: Callable[[str], int]) -> list[str]:
         f"{base(group.method)} on {group.dataset}" for group, _, each in found if each.certificate.threshold is None
     ):
         sentences.append(f"No threshold could be certified, and nothing is answered, for: {_listed(failed)}.")
-    return sentences
+    return sentences + _label_notes(groups)
+
+
+def _label_notes(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence on independent labels, if some groups have any."""
+    some = [group for group in groups if group.independent]
+    if not some:
+        return []
+    levels = some[0].setting.values
+    names = ", ".join(dict.fromkeys(group.dataset for group in some))
+    said = f"{names}: any number of labels may apply, and images are composed of two photos each."
+    if levels.get("calibrate"):
+        said += (
+            f" On {levels['calibrate']} of them, the probability of each label was fitted, and a yes that is right in "
+            f"{100 * (1 - levels['max_error']):g} % and a no that spares {100 * levels['coverage']:g} % of the images "
+            f"with the label were certified (all labels together with confidence {100 * (1 - DELTA):g} %)."
+        )
+    return [said]
 
 
 def _listed(counts: Counter[str]) -> str:

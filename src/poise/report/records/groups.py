@@ -67,6 +67,9 @@ class SeedRows:
     columns: dict[str, np.ndarray]  # [N] each
     probs: np.ndarray | None  # [N, C]
     top_ids: np.ndarray | None  # [N, K]
+    has: np.ndarray | None = None  # [N, C] of independent labels: those that each image has
+    logits: np.ndarray | None = None  # [N, C] of independent labels
+    outcomes: np.ndarray | None = None  # [N, C] of independent labels that are calibrated
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name]
@@ -74,6 +77,9 @@ class SeedRows:
     def sample(self) -> Sample:
         """Return what metrics read. Confidences are the record's float64, not the float32 of the probabilities."""
         labels, probs = self["label"], None if self.probs is None else self.probs.astype(np.float64)
+        if self.has is not None:
+            confidence, correct = self["confidence"], self["correct"].astype(bool)
+            return Sample(confidence, correct, has=self.has, chances=probs, outcomes=self.outcomes)
         top5 = None
         if probs is not None:
             top5 = in_top(probs, labels)
@@ -84,9 +90,10 @@ class SeedRows:
 
     def take(self, positions: np.ndarray) -> SeedRows:
         """Return the images at these positions."""
-        probs, top_ids = (None if part is None else part[positions] for part in (self.probs, self.top_ids))
+        tables = (self.probs, self.top_ids, self.has, self.logits, self.outcomes)
         columns = {name: column[positions] for name, column in self.columns.items()}
-        return SeedRows(tuple(self.ids[position] for position in positions), columns, probs, top_ids)
+        ids = tuple(self.ids[position] for position in positions)
+        return SeedRows(ids, columns, *(None if part is None else part[positions] for part in tables))
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,11 @@ class Group:
     def ids(self) -> tuple[str, ...]:
         """The ids of the images."""
         return next(iter(self.seeds.values())).ids
+
+    @property
+    def independent(self) -> bool:
+        """Whether any number of the labels may apply to an image."""
+        return all(rows.has is not None for rows in self.seeds.values())
 
     @property
     def n(self) -> int:

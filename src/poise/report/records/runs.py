@@ -15,7 +15,7 @@ from poise.calibration import Tree
 from poise.data.class_trees import class_tree
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.config import RunConfig
-from poise.evaluate.storage.checks import read_header
+from poise.evaluate.storage.checks import REPAIR, read_header
 from poise.evaluate.storage.ledger import Ledger
 from poise.evaluate.storage.parts import pixels_in, read_parts
 from poise.report.colours import base, order
@@ -212,8 +212,22 @@ def _group(table: pa.Table, key: tuple[str, ...], by_seed: dict[int, dict[str, i
     for seed in sorted(by_seed):
         part = table.take(pa.array([by_seed[seed][name] for name in common], pa.int64()))
         columns = {name: part[name].to_numpy() for name in SCALARS}
-        seeds[seed] = SeedRows(tuple(common), columns, _matrix(part, "probs"), _matrix(part, "top_ids"))
+        has, logits = _independent(part)
+        seeds[seed] = SeedRows(tuple(common), columns, _matrix(part, "probs"), _matrix(part, "top_ids"), has, logits)
     return Group(Setting(model, choices, init), dataset, method, seeds, errors, uneven).split()
+
+
+def _independent(part: pa.Table) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return which independent labels each image has, and its logits [N, C] each; None of other labels."""
+    logits = _matrix(part, "logits")
+    if logits is None or not logits.shape[1] or "labels" not in part.column_names or part["labels"].null_count:
+        return None, None
+    has = np.zeros(logits.shape, dtype=bool)
+    for row, labels in zip(has, part["labels"].to_pylist(), strict=True):
+        if not all(0 <= label < len(row) for label in labels):
+            raise InvalidDatasetError("The records have a label that does not exist.", hint=REPAIR)
+        row[labels] = True
+    return has, logits.astype(np.float64)
 
 
 def _matrix(part: pa.Table, name: str) -> np.ndarray | None:
