@@ -13,7 +13,7 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from tools.fuzz.edits import Choices, edited_bytes, edited_tree  # noqa: E402
-from tools.fuzz.fuzz import TooSlow, _timed, fuzz, outcome  # noqa: E402
+from tools.fuzz.fuzz import TooSlow, fuzz, outcome, timed  # noqa: E402
 from tools.fuzz.targets import TARGETS, clean_up  # noqa: E402
 
 SLOW = {"run_folder": 25}  # inputs of targets that take tens of milliseconds each
@@ -51,8 +51,8 @@ def test_an_input_is_slow_if_it_is_so_twice() -> None:
         if len(calls) == 1 or data == b"slow":
             raise TooSlow
 
-    assert outcome(_timed(work), b"paused") == ""
-    assert outcome(_timed(work), b"slow").startswith("TooSlow")
+    assert outcome(timed(work), b"paused") == ""
+    assert outcome(timed(work), b"slow").startswith("TooSlow")
     assert calls == [b"paused", b"paused", b"slow", b"slow"]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from open_clip.tokenizer import SimpleTokenizer
 
 from poise.backbones.loaders.openclip import causal_tower, wrap
 from poise.backbones.loaders.tiny import CONFIG, tiny_model
+from poise.backbones.text import shared_prefix
 from poise.backbones.text.packing import bucket_bounds, pack
 from poise.backbones.text.shared_prefix import SharedPrefix
 from poise.errors import InvalidOptionError
@@ -168,7 +170,7 @@ def test_no_weight_gets_a_gradient(encoder):
     prompt = random_prompt(classes, 1)
     encoder.encode_classes(classes, prompt).sum().backward()
     assert prompt.context.grad is not None
-    assert not encoder._text.table.weight.requires_grad
+    assert not encoder.text.table.weight.requires_grad
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-2), (torch.bfloat16, 1e-1)])
@@ -203,15 +205,17 @@ def test_buckets_save_tokens_only_where_it_pays():
     assert bucket_bounds(lengths) == [(0, 900), (900, 1000)]
 
 
-def test_packing_is_remembered_while_a_label_set_exists(model):
+def test_packing_is_remembered_while_a_label_set_exists(model, monkeypatch):
+    packed = []
+    monkeypatch.setattr(shared_prefix, "pack", lambda *given, **more: packed.append(1) or pack(*given, **more))
     shared = SharedPrefix(causal_tower(model))
     encoder = wrap(tiny_model(), SimpleTokenizer(), {}, name="t", device=CPU, dtype=torch.float64)
     sets = [tokenise(encoder, [f"label {i}"]) for i in range(6)]
-    first = shared._layout(sets[0], class_specific=False)
-    assert shared._layout(sets[0], class_specific=False) is first
-    for other in sets[1:]:
-        shared._layout(other, class_specific=False)
-    assert len(shared._layouts) == 6
-    del sets, other
+    for _ in range(2):
+        for each in sets:
+            shared(each, init_prompt(encoder, each))
+    assert len(packed) == 6
+    left = [weakref.ref(each) for each in sets]
+    del sets, each
     gc.collect()
-    assert not shared._layouts
+    assert [each() for each in left] == [None] * 6

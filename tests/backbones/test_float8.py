@@ -80,11 +80,11 @@ def test_the_stream_is_normed_and_updated() -> None:
     nn.init.normal_(norm.weight)
     x, update, bias = _random(3, 5, 24), _random(15, 24, seed=1), _random(24, seed=2)
     stream = Float8Stream(x.clone())
-    _assert_quantised(stream._normed(norm), norm(x).flatten(0, 1))
-    stream._update = update, bias
+    _assert_quantised(stream.normed(norm), norm(x).flatten(0, 1))
+    stream.update = update, bias
     expected = x + update.view_as(x) + bias
-    _assert_quantised(stream._normed(norm), norm(expected).flatten(0, 1))
-    stream._update = update, bias
+    _assert_quantised(stream.normed(norm), norm(expected).flatten(0, 1))
+    stream.update = update, bias
     first, normed = stream.finish(norm)
     expected = expected + update.view_as(x) + bias
     torch.testing.assert_close(first, expected[:, :1], atol=1e-5, rtol=0)

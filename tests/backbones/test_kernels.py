@@ -161,9 +161,9 @@ def test_class_texts_use_them_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) ->
     expected = ClassTexts(encoder, classes, start)
     monkeypatch.setattr(expected, "_fast_encoder", None)  # autograd's graph
     assert isinstance(encoder, Encoder)
-    encoder._text.forward.tiled = True  # type: ignore[attr-defined]
+    encoder.text.forward.tiled = True  # type: ignore[attr-defined]
     actual = ClassTexts(encoder, classes, start, tokens_per_pass=8)
-    assert len(list(actual._chunks(1))) > 1
+    assert len(list(actual.chunks(1))) > 1
     torch.testing.assert_close(
         actual.pullback_to_init(cotangent).context,
         expected.pullback_to_init(cotangent).context,

@@ -377,7 +377,7 @@ def compare(encoder: Any, own: Own) -> Compared:
         float((texts - theirs).abs().max()),
         float((image_features - their_images).abs().max()),
         encoder.context_length,
-        isinstance(encoder._text.forward, SharedPrefix),
+        isinstance(encoder.text.forward, SharedPrefix),
         encoder.prompted_tower is not None,
     )
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from scipy import special
 
 from poise.calibration import Calibrator, Curve, calibrator_from, fit_calibrator, held_out
-from poise.calibration.posterior import PRIOR, Prior, _Images
+from poise.calibration.posterior import PRIOR, ImageTable, Prior
 from poise.errors import InvalidOptionError
 from tests.oracles import calibration as oracle
 
@@ -47,7 +47,7 @@ def test_the_mean_equals_a_plain_quadrature(seed: int, sharper: float) -> None:
 
 def test_the_likelihood_equals_a_plain_loop() -> None:
     probs, labels, _ = world(9, 4, Curve(1.0), np.random.default_rng(0))
-    images = _Images(probs, labels)
+    images = ImageTable(probs, labels)
     for t, m, b in ((1.0, 0.0, 1.0), (2.0, -0.5, 0.7), (0.6, 1.0, 1.5)):
         total = 0.0
         for row, y in zip(probs.tolist(), labels.tolist(), strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from poise.calibration import Calibration, calibrate_probabilities
-from poise.calibration.truth_monitor import LOWER, TruthMonitor, _Coverage
+from poise.calibration.truth_monitor import LOWER, CoverageTest, TruthMonitor
 from poise.errors import InvalidOptionError
 
 
@@ -79,7 +79,7 @@ def slow_capital(images: int, rank: int, outcomes: list[bool]) -> float:
 
 def test_the_capital_of_coverage() -> None:
     outcomes = (np.random.default_rng(0).random(30) < 0.7).tolist()
-    test = _Coverage(20, 17)
+    test = CoverageTest(20, 17)
     for covered in outcomes:
         test.update(covered)
     assert math.exp(test.log_capital) == pytest.approx(slow_capital(20, 17, outcomes))

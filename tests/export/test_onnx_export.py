@@ -128,7 +128,7 @@ def test_rules_over_views(method: str, tmp_path: Path) -> None:
     export_onnx(classifier, tmp_path / "rule.onnx")
     wanted = classifier.predict_proba(images(5))
     np.testing.assert_allclose(open_onnx(tmp_path / "rule.onnx").predict_proba(images(5)), wanted, atol=1e-4)
-    views = np.stack([view.numpy() for view in classifier._predictor.views(images(5))])
+    views = np.stack([view.numpy() for view in classifier.predictor.views(images(5))])
     session = onnxruntime.InferenceSession(tmp_path / "rule.onnx", providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(["probabilities"], {"views": views})[0], wanted, atol=1e-4)  # batch of 5
     done = subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "rule.onnx"), "x.png"], capture_output=True)

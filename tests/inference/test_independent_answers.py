@@ -274,7 +274,7 @@ def test_an_exported_file_answers_alike(classify: Classifier[Any], tmp_path: Pat
         assert one.outcomes == other.outcomes
         assert other.probabilities == pytest.approx(one.probabilities, abs=1e-4)
     session = onnxruntime.InferenceSession(tmp_path / "labels.onnx", providers=["CPUExecutionProvider"])
-    views = np.stack([view.numpy() for view in classify._predictor.views(images(12))])
+    views = np.stack([view.numpy() for view in classify.predictor.views(images(12))])
     outputs = [output.name for output in session.get_outputs()]
     found = dict(zip(outputs, session.run(None, {"views": views}), strict=True))
     for at, result in enumerate(expected):

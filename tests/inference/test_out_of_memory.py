@@ -68,7 +68,7 @@ def test_one_image_that_does_not_fit_costs_one_row(encoder, images, monkeypatch,
         pytest.skip("decoding does not use torch")
     expected = list(made(encoder).run(images))
     predictor = made(encoder)
-    preparer = predictor._preparer
+    preparer = predictor.preparer
     views = preparer.views([preparer.prepare(images[2], predictor.recipe, 0)], predictor.recipe)
     plain = encoder.encode_images(views)[0, 0]
 

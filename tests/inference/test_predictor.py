@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,7 +196,7 @@ def test_a_batch_that_does_not_fit_is_halved(encoder, tuner, files, monkeypatch)
 def test_views_that_do_not_fit_are_cut_again_in_halves(encoder, tuner, files, monkeypatch) -> None:
     made = predictor(encoder, tuner)
     expected = probs(made.run(files[:4]))
-    views, asked = made._preparer.views, []
+    views, asked = made.preparer.views, []
 
     def limited(images, recipe):
         asked.append(len(images))
@@ -202,7 +204,7 @@ def test_views_that_do_not_fit_are_cut_again_in_halves(encoder, tuner, files, mo
             raise torch.OutOfMemoryError("full")
         return views(images, recipe)
 
-    monkeypatch.setattr(made._preparer, "views", limited)
+    monkeypatch.setattr(made.preparer, "views", limited)
     np.testing.assert_allclose(probs(made.run(files[:4])), expected, atol=1e-5)
     assert asked == [4, 4, 2, 2]
 
@@ -263,14 +265,33 @@ class Fatal:
 def test_processes_read_the_images_of_a_long_run_on_cuda(encoder, tuner, files, monkeypatch) -> None:
     """Threads read the first images, then processes."""
     made = predictor(encoder, tuner, workers=1)
+    started, read = threading.Event(), []
+
+    class Processes:
+        def __init__(self, workers: int, work: Any) -> None:
+            started.set()
+
+        def run(self, work: Any, *given: Any) -> Any:
+            read.append(given)
+            return work(*given)
+
     monkeypatch.setattr("poise.loading.prepare.FEW", 2)
-    preparer = made._preparer
-    monkeypatch.setattr(preparer, "encoder", SimpleNamespace(device=torch.device("cuda")))
-    assert [preparer._started_processes(number) for number in range(2)] == [None, None]
-    assert preparer._processes is None  # none are started for a few images
-    preparer._started_processes(2)
-    preparer._processes.result()
-    assert preparer._started_processes(3) is preparer._processes.result()
+    monkeypatch.setattr("poise.loading.prepare.ReaderProcesses", Processes)
+    monkeypatch.setattr(made.preparer, "encoder", SimpleNamespace(device=torch.device("cuda")))
+
+    def prepare(number: int) -> None:  # an image that can't be read is not cut, which this device could not do
+        assert made.preparer.prepare("missing.png", made.recipe, number).code == "unreadable_image"
+
+    prepare(0)
+    prepare(1)
+    assert not started.is_set()  # none are started for a few images
+    prepare(2)
+    assert started.wait(60)
+    for number in range(3, 1000):  # threads go on until the processes have started
+        prepare(number)
+        if read:
+            break
+    assert read
 
 
 def test_overlapping_stages_give_the_same_answers(encoder, tuner, files, monkeypatch) -> None:

@@ -83,7 +83,7 @@ def test_signals_of_a_result_follow_from_the_features(method: str, make) -> None
     encoder = make()
     classify = poise.Classifier(LABELS, encoder, method, views=8)
     result = classify(make_image(), details=True)
-    views = next(iter(classify._predictor.views([make_image()], views=classify.recipe)))
+    views = next(iter(classify.predictor.views([make_image()], views=classify.recipe)))
     features = encoder.encode_images(views[None])
     tuner = make_tuner(encoder, tokenise(encoder, LABELS), [methods.get(method)])
     plain = [float(features[0, 0] @ text) for text in tuner.texts.init_features()[0]]

@@ -180,7 +180,7 @@ def test_an_exported_file_answers_with_nodes(classify: Classifier[Any], tmp_path
         assert (one.node, one.decision, one.prediction_set) == (other.node, other.decision, other.prediction_set)
     session = onnxruntime.InferenceSession(tmp_path / "tree.onnx", providers=["CPUExecutionProvider"])
     names = json.loads(session.get_modelmeta().custom_metadata_map["poise"])["nodes"]
-    views = np.stack([view.numpy() for view in classify._predictor.views(images(20))])[:, :1]
+    views = np.stack([view.numpy() for view in classify.predictor.views(images(20))])[:, :1]
     outputs = [output.name for output in session.get_outputs()]
     found = dict(zip(outputs, session.run(None, {"views": views}), strict=True))
     assert [names[at] if at >= 0 else None for at in found["node"]] == [result.node for result in expected]

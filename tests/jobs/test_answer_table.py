@@ -26,7 +26,7 @@ def images() -> list[Any]:
 
 def table(classifier: Classifier[Any], images: list[Any], shown: Shown) -> list[dict[str, Any]]:
     group = SourceGroup(images, classifier.read_recipe(), lambda: classifier.tuner)
-    batches = classifier._predictor.batches([group])
+    batches = classifier.predictor.batches([group])
     return [
         row
         for batch in batches
@@ -107,7 +107,7 @@ def test_calibrated_rows_with_sets_and_decisions(images: list[Any]) -> None:
 def test_images_whose_output_is_not_finite_have_one_row(images: list[Any]) -> None:
     classifier = Classifier(LABELS, **OPTIONS)
     group = SourceGroup(images[:3], classifier.read_recipe(), lambda: classifier.tuner)
-    (batch,) = classifier._predictor.batches([group])
+    (batch,) = classifier.predictor.batches([group])
     assert batch.result is not None
     batch.result[0]["kld+cats"].probs[1, 0] = math.nan
     rows = answer_table(classifier, batch.images, batch.result, "s", Shown()).to_pylist()

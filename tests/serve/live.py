@@ -59,12 +59,12 @@ class HeldService(Service):
         self.gate, self.computed, self.holding = threading.Event(), 0, False
         self.gate.set()
 
-    def _work(self, job: Job, images: list[bytes]) -> Iterator[Results | Exception]:
+    def work(self, job: Job, images: list[bytes]) -> Iterator[Results | Exception]:
         self.holding = True
         assert self.gate.wait(SOON)
         self.holding = False
         self.computed += len(images)
-        return super()._work(job, images)
+        return super().work(job, images)
 
     @property
     def waiting(self) -> int:

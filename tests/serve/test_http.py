@@ -106,7 +106,7 @@ def test_a_request_is_planned_once_and_takes_its_classifier_once(live: Live, mon
         return lambda *given, **options: counts.update([name]) or call(*given, **options)
 
     monkeypatch.setattr(service_module, "plan", counted("plan", service_module.plan))
-    monkeypatch.setattr(live.service._cache, "get", counted("cache", live.service._cache.get))
+    monkeypatch.setattr(live.service.cache, "get", counted("cache", live.service.cache.get))
     assert live.post("/v1/classify", json=body(png(0))).status_code == 200
     assert counts == {"plan": 1, "cache": 1}
 

@@ -308,7 +308,7 @@ def test_one_client_takes_a_share_of_the_places() -> None:
         held.set()
         await asyncio.gather(*calls)
         await request("10.0.0.1")  # its place is free again
-        assert not gate._clients
+        assert not gate.clients
         return answers
 
     found = asyncio.run(ask())

@@ -83,7 +83,7 @@ def _too_slow(*_: object) -> None:
     raise TooSlow(f"more than {SECONDS} seconds")
 
 
-def _timed(work: Callable[[bytes], None]) -> Callable[[bytes], None]:
+def timed(work: Callable[[bytes], None]) -> Callable[[bytes], None]:
     """Return the function with a limit of time; a slow input is tried again, because the process may be paused."""
 
     def run(data: bytes) -> None:
@@ -127,7 +127,7 @@ def main() -> None:
     found = False
     for target in chosen:
         began = time.monotonic()
-        findings = fuzz(_timed(target.run), arguments.inputs, arguments.seed)
+        findings = fuzz(timed(target.run), arguments.inputs, arguments.seed)
         row = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "commit": commit.stdout.strip(),

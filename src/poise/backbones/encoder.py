@@ -137,7 +137,7 @@ class Encoder:
         self.dtype = text.table.weight.dtype
         self.device_name, self.dtype_name = str(self.device), dtype_name(self.dtype)  # those of the image tower
         self.chunk = chunk or _CHUNK.get(self.device.type, 64)
-        self._image, self._text, self._weights = image, text, weights
+        self._image, self.text, self._weights = image, text, weights
         self.own: OwnPipeline | None = None
 
     def count(self) -> tuple[int, int]:
@@ -205,7 +205,7 @@ class Encoder:
     def _fingerprint(self) -> str:
         # In bfloat16, answers differ by more than rounding, as in float8 and with OpenVINO's bfloat16.
         structure = f"{self._weights.structure}{' bfloat16' * (self.dtype == torch.bfloat16)}"
-        return fingerprint.compute(self, self.weights_sha256, self._text.vocabulary(), structure)
+        return fingerprint.compute(self, self.weights_sha256, self.text.vocabulary(), structure)
 
     @cached_property
     def _earlier_fingerprint(self) -> str:
@@ -214,8 +214,8 @@ class Encoder:
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text with start and end tokens, neither padded nor truncated."""
         with library_errors(self.name, "The tokenizer can't read this text."):
-            rows = self._text.token_ids(texts)
-        largest, known = max((max(row, default=0) for row in rows), default=0), self._text.table.num_embeddings
+            rows = self.text.token_ids(texts)
+        largest, known = max((max(row, default=0) for row in rows), default=0), self.text.table.num_embeddings
         if largest >= known:
             raise InvalidCheckpointError(
                 f"The tokenizer of {self.name} gives the token {largest}; its text tower has {known} tokens.",
@@ -225,7 +225,7 @@ class Encoder:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings [..., E] of ids [...] without positions."""
-        vectors: Tensor = self._text.table(ids.to(self.device))
+        vectors: Tensor = self.text.table(ids.to(self.device))
         return vectors
 
     @torch.no_grad()
@@ -261,17 +261,17 @@ class Encoder:
 
     def encode_classes(self, classes: ClassTokens, prompt: Prompt) -> Tensor:
         """Return unit text features [B, C, D] in float32 or wider, differentiable with respect to the prompt."""
-        slots, width = classes.slots.shape[1], self._text.table.weight.shape[1]
+        slots, width = classes.slots.shape[1], self.text.table.weight.shape[1]
         if prompt.context.shape[-2:] != (slots, width):
             raise InvalidOptionError(
                 f"A prompt of {list(prompt.context.shape[-2:])} (tokens, width) was given.",
                 hint=f"The template and model need {[slots, width]}.",
             )
-        return _unit(self._text.forward(classes, prompt))
+        return _unit(self.text.forward(classes, prompt))
 
     def pullback_at(self, classes: ClassTokens, prompt: Prompt) -> Map | None:
         """Return a map from cotangents [B, C, D] of the text features to gradients [B, M, E]; None to use autograd."""
-        return self._text.forward.pullback_at(classes, prompt, _unit)
+        return self.text.forward.pullback_at(classes, prompt, _unit)
 
     def logits(self, image_features: Tensor, text_features: Tensor) -> Tensor:
         """Return scale * cosine + bias in float32 or wider, [B, V, D] x [B or 1, C, D] -> [B, V, C]."""

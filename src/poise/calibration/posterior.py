@@ -82,7 +82,7 @@ def fit_calibrator(probs: ArrayLike, labels: ArrayLike, *, prior: Prior = PRIOR)
     >>> fit.unchanged < 0.01, fit.calibrator.apply([[0.9, 0.1]]).round(1).tolist()
     (True, [[0.6, 0.4]])
     """
-    return _fit(_Images(*checked_probs(probs, labels)), prior)
+    return _fit(ImageTable(*checked_probs(probs, labels)), prior)
 
 
 def held_out(probs: ArrayLike, labels: ArrayLike, *, folds: int = FOLDS, seed: int = 0) -> Floats:
@@ -97,13 +97,13 @@ def held_out(probs: ArrayLike, labels: ArrayLike, *, folds: int = FOLDS, seed: i
     table, truth = checked_probs(probs, labels)
     parts = min(checked_count("folds", folds), len(truth))
     part = np.random.Generator(np.random.Philox(seed)).permutation(len(truth)) % parts
-    out, images = table.copy(), _Images(table, truth)
+    out, images = table.copy(), ImageTable(table, truth)
     for at in range(parts if parts > 1 else 0):
         out[part == at] = _fit(images.take(part != at), PRIOR).calibrator.apply(table[part == at])
     return out
 
 
-class _Images:
+class ImageTable:
     """What the likelihood reads of N images."""
 
     def __init__(self, probs: Floats, labels: Ints) -> None:
@@ -115,8 +115,9 @@ class _Images:
         logs[rows, top] = -np.inf
         self.others = logs.astype(np.float32)  # [N, C] log ratios to the top label, which has none
 
-    def take(self, chosen: Floats) -> _Images:
-        new = object.__new__(_Images)
+    def take(self, chosen: Floats) -> ImageTable:
+        """Return the images at these positions."""
+        new = object.__new__(ImageTable)
         new.label, new.right, new.others = self.label[chosen], self.right[chosen], self.others[chosen]
         return new
 
@@ -144,7 +145,7 @@ class _Images:
         return np.asarray(log_chance.sum(1) + counted * np.log((1 - NOISE) * share + uniform).sum())
 
 
-def _fit(images: _Images, prior: Prior) -> Fit:
+def _fit(images: ImageTable, prior: Prior) -> Fit:
     axis = STEP * np.arange(-HALF, HALF + 1)
     grid = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3)
     centre, spread = np.zeros(3), 0.9 * np.eye(3)  # of v; those of the prior
@@ -176,7 +177,7 @@ def _parameters(prior: Prior, v: Floats) -> Floats:
     return np.clip(theta, [-REACH, -2 * REACH, -REACH], [REACH, 2 * REACH, REACH])
 
 
-def _log_posterior(images: _Images, prior: Prior, v: Floats, temperatures: int) -> Floats:
+def _log_posterior(images: ImageTable, prior: Prior, v: Floats, temperatures: int) -> Floats:
     """Return the log of prior times likelihood [K] at points [K, 3], sorted by their few different temperatures."""
     theta = _parameters(prior, v)
     parts = np.split(theta, temperatures)

@@ -75,7 +75,7 @@ class TruthMonitor:
         self._coverage = self._error = self._threshold = None
         if coverage is not None:
             check_coverage(coverage, len(part.labels))
-            self._coverage = _Coverage(len(part.labels), covering_rank(len(part.labels), coverage))
+            self._coverage = CoverageTest(len(part.labels), covering_rank(len(part.labels), coverage))
         if max_error is not None:
             if part.node_thresholds is not None:
                 raise InvalidOptionError(
@@ -132,7 +132,7 @@ class TruthMonitor:
         return "\n".join(lines)
 
 
-class _Coverage:
+class CoverageTest:
     """Ratio of the probabilities of hits and misses under lower coverages and under Beta(k, n + 1 - k)."""
 
     def __init__(self, images: int, rank: int) -> None:
@@ -142,9 +142,11 @@ class _Coverage:
 
     @property
     def log_capital(self) -> float:
+        """The logarithm of the ratio."""
         return float(np.logaddexp.reduce(self._logs) - math.log(len(LOWER)))
 
     def update(self, covered: bool) -> None:
+        """Count an image, whose set contains the correct label or not."""
         at, now = (0, self._hits) if covered else (1, self._misses)
         self._logs += [math.log(pair[at] / now) for pair in self._lower]
         step = np.array([1.0, 0.0] if covered else [0.0, 1.0])

@@ -101,7 +101,7 @@ class ClassTexts:
 
     def with_pullback(self, prompt: Prompt) -> tuple[Tensor, Callable[[Tensor], Prompt]]:
         """`features` and `pullback` of B prompts, for a single use: one pass serves both where it can."""
-        if self.encoder.device.type == "cuda" or len(list(self._chunks(len(prompt)))) > 1:
+        if self.encoder.device.type == "cuda" or len(list(self.chunks(len(prompt)))) > 1:
             return self.features(prompt), lambda cotangent: self.pullback(prompt, cotangent)
         leaf, features = self._graph(prompt, 0, len(self._encoded))
         return self._expanded(features.detach()), lambda rows: _gradient(leaf, features, self._summed(rows))
@@ -126,7 +126,8 @@ class ClassTexts:
         gradient = self._shrinking(lambda: pullback(cotangent / size))
         return gradient.map(lambda part: part * size.reshape(-1, *[1] * (part.ndim - 1)))
 
-    def _chunks(self, images: int, *, graph: bool = True) -> Iterator[tuple[int, int]]:
+    def chunks(self, images: int, *, graph: bool = True) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last class of each part that is encoded at once; ``graph``: for gradients."""
         count = len(self._encoded)
         tokens = self._tokens if graph else self._tokens * _GRAPHLESS
         step = max(1, tokens // (images * self._class_tokens))
@@ -144,14 +145,14 @@ class ClassTexts:
         return torch.cat(
             [
                 _wide(self.encoder.encode_classes(self._piece(first, last), _rows(prompt, first, last)))
-                for first, last in self._chunks(len(prompt), graph=False)
+                for first, last in self.chunks(len(prompt), graph=False)
             ],
             dim=1,
         )
 
     def _shared_pullback(self, cotangent: Tensor) -> Prompt:
         """All images' products with the one Jacobian at the init."""
-        spans = list(self._chunks(1))
+        spans = list(self.chunks(1))
         gradients = []
         for first, last in spans:
             pull, multiple = self._init_pull or self._pull(self.init, first, last, shared=True)
@@ -163,7 +164,7 @@ class ClassTexts:
 
     def _separate_pullback(self, prompt: Prompt, cotangent: Tensor) -> Prompt:
         """B products with the Jacobians at B prompts, one chunk of classes at a time."""
-        spans = self._chunks(len(prompt))
+        spans = self.chunks(len(prompt))
         return _total([self._pull(prompt, first, last)[0](cotangent[:, first:last]) for first, last in spans])
 
     def _pull(self, prompt: Prompt, first: int, last: int, *, shared: bool = False) -> _Pull:

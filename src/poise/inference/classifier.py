@@ -280,7 +280,7 @@ class Classifier(Generic[M_co]):
             images: as of a call.
             details: whether to compute all views, also where no method reads them.
         """
-        return self._predictor.run(images, views=self.read_recipe(details=details))
+        return self.predictor.run(images, views=self.read_recipe(details=details))
 
     def read_recipe(self, *, details: bool = False) -> ViewRecipe:
         """How images are cut into the views that the methods read: zero-shot reads the plain view only."""
@@ -486,7 +486,7 @@ class Classifier(Generic[M_co]):
         self.tuner = tuner or self._make_tuner()
         if self._tunes() and not self.tuner.texts.classes.slots.shape[1]:
             raise InvalidOptionError("context='none' leaves no words to tune.", hint="Omit it, or use zero-shot.")
-        self._predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self.options.batch_size or 0)
+        self.predictor = Predictor(self.encoder, self.tuner, self.recipe, batch_size=self.options.batch_size or 0)
 
     def _make_tuner(self) -> AnyTuner:
         if self.groups:

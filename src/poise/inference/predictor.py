@@ -69,7 +69,7 @@ class Predictor:
     ) -> None:
         self.encoder, self.tuner, self.batch_size = encoder, tuner, batch_size
         self.recipe = views or ViewRecipe()
-        self._preparer = Preparer(encoder, workers=workers, processes=processes)
+        self.preparer = Preparer(encoder, workers=workers, processes=processes)
 
     def run(self, sources: Iterable[Source], *, views: ViewRecipe | None = None) -> Iterator[Predictions | Failure]:
         """Yield one outcome per source, in order; ``views`` replaces the recipe."""
@@ -115,7 +115,7 @@ class Predictor:
         return self._tensors(self._stages(_Views), sources, views)
 
     def _stages(self, kind: type[S]) -> S:
-        return kind(self._preparer, self.recipe, self.batch_size)
+        return kind(self.preparer, self.recipe, self.batch_size)
 
     def _group(self, sources: Iterable[Source], views: ViewRecipe | None) -> SourceGroup:
         return SourceGroup(sources, views or self.recipe, lambda: self.tuner)

@@ -66,7 +66,7 @@ class Service:
         self.metrics = Metrics()
         self.status = "starting"  # then "ready", "draining" and "closed"
         self._watch: Monitor | None = None  # of the images of calibrated answers
-        self._cache = ClassifierCache(self._build, settings.limits)
+        self.cache = ClassifierCache(self._build, settings.limits)
         self._batcher: Batcher[_Key, bytes | Item, Results] | None = None
 
     @property
@@ -101,7 +101,7 @@ class Service:
             self._watch = settings.calibration.monitor()
             self.metrics.evidence.set_function(lambda: self.evidence or 0.0)
         self._batcher = Batcher(
-            self._work,
+            self.work,
             capacity=settings.limits.queue,
             wait=settings.batch_wait,
             report=self.metrics.observe_batch,
@@ -169,7 +169,7 @@ class Service:
 
     def classifier(self, planned: PlannedJob) -> Classifier[Any]:
         """Return the classifier of a planned job, from the cache if it is there."""
-        return self._cache.get(planned)
+        return self.cache.get(planned)
 
     @property
     def evidence(self) -> float | None:
@@ -226,7 +226,8 @@ class Service:
         calibration = self.settings.calibration if job.calibrated else None
         return Classifier(**{**option_values(job.options), "model": self.encoder, "calibration": calibration})
 
-    def _work(self, key: _Key, images: list[bytes | Item]) -> Iterator[Results | Exception]:
+    def work(self, key: _Key, images: list[bytes | Item]) -> Iterator[Results | Exception]:
+        """Yield the results of images, or why there are none; the thread of the queue calls it."""
         classifier, details, _ = key
         for outcome in classifier.each(images, details=details):
             if isinstance(outcome, Failure):

@@ -103,25 +103,25 @@ class Float8Stream:
 
     def __init__(self, x: Tensor) -> None:
         self._x = x.contiguous()
-        self._update: tuple[Tensor, Tensor] | None = None  # that the next norm adds: rows [N T, E], and a bias [E]
+        self.update: tuple[Tensor, Tensor] | None = None  # that the next norm adds: rows [N T, E], and a bias [E]
 
     def run(self, block: Float8Block) -> None:
         """Apply a block."""
-        joint = self._normed(block.norm1).times(block.joint, block.joint_bias)
+        joint = self.normed(block.norm1).times(block.joint, block.joint_bias)
         queries, keys, values = joint.unflatten(-1, (3, block.heads, -1)).unflatten(0, self._x.shape[:2]).unbind(2)
-        self._update = F.linear(_attend(queries, keys, values), block.out), block.out_bias
-        hidden = self._normed(block.norm2).times(block.first)
-        self._update = activated(hidden, block).times(block.last), block.last_bias
+        self.update = F.linear(_attend(queries, keys, values), block.out), block.out_bias
+        hidden = self.normed(block.norm2).times(block.first)
+        self.update = activated(hidden, block).times(block.last), block.last_bias
 
     def finish(self, norm: Map) -> tuple[Tensor, Tensor]:
         """Return the stream's first tokens [N, 1, E], and the layer norm [N, T, E] of all, in its own dtype."""
-        rows, bias = self._update or (torch.zeros_like(self._x), self._x.new_zeros(self._x.shape[-1]))
+        rows, bias = self.update or (torch.zeros_like(self._x), self._x.new_zeros(self._x.shape[-1]))
         x = self._x.add_(rows.view_as(self._x))
         return x[:, :1] + bias, shifted_norm(x, bias[None], norm, torch.empty_like(x))
 
-    def _normed(self, norm: nn.LayerNorm) -> Float8Rows:
+    def normed(self, norm: nn.LayerNorm) -> Float8Rows:
         """Add what is to be added, and return the layer norm of the stream."""
-        rows, bias = self._update or (self._x, norm.bias)
+        rows, bias = self.update or (self._x, norm.bias)
         out, width = Float8Rows.empty(self._x), self._x.shape[-1]
         with device_guard(self._x):
             float8_kernels.add_norm_float8_kernel[(len(out.values),)](
@@ -134,11 +134,11 @@ class Float8Stream:
                 out.scales,
                 norm.eps,
                 width,
-                ADD=self._update is not None,
+                ADD=self.update is not None,
                 BLOCK=1 << (width - 1).bit_length(),
                 num_warps=4,
             )
-        self._update = None
+        self.update = None
         return out
 
 

@@ -71,7 +71,7 @@ class Gate:
         self._token, self._hosts = settings.token.encode(), frozenset(map(str.lower, settings.hosts))
         self._held = 0  # bytes of all bodies in memory
         self._requests = 0  # that are being read or answered
-        self._clients: Counter[str] = Counter()  # the same by address
+        self.clients: Counter[str] = Counter()  # the same by address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -94,19 +94,19 @@ class Gate:
             problem = f"The server is busy with {self._limits.connections} requests."
             raise _Refused(QueueFullError(problem, code="too_many_connections"))
         client, most = _address(scope), self._limits.per_client
-        if self._clients[client] >= most:
+        if self.clients[client] >= most:
             problem = f"The server answers {most} requests of one client at a time."
             raise _Refused(QueueFullError(problem, code="too_many_requests"))
         body = bytearray()
         self._requests += 1
-        self._clients[client] += 1
+        self.clients[client] += 1
         try:
             if await self._read(receive, body):
                 await self._app(scope, _replay(bytes(body), receive), send)
         finally:
             self._held -= len(body)
             self._requests -= 1
-            self._clients -= Counter([client])  # and forget those that have none
+            self.clients -= Counter([client])  # and forget those that have none
 
     def _check_host(self, scope: Scope) -> None:
         """Refuse names that are not the server's: a web page may have made its own name an address of this machine."""
