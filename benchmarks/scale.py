@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import time
 from dataclasses import asdict
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,8 @@ def _steady(options: argparse.Namespace, shards: list[Any], out: Path, engine: E
 
 def _cpu_seconds() -> float:
     """CPU time of this process and of all that it has started and that still run."""
-    import psutil  # which Ray brings
+    import_module("ray")  # which brings psutil
+    import psutil
 
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(times.user + times.system for times in (process.cpu_times() for process in processes))

@@ -217,7 +217,12 @@ def _resolve(address: str) -> tuple[Any, str]:
         if scheme in _OF_PYARROW:
             return _of_pyarrow(f"{scheme}://{path.partition('/')[0]}/", options), path.rstrip("/")
         return _of_fsspec(scheme), address if scheme in ("http", "https") else rest.rstrip("/")
-    except (ValueError, OSError, ImportError, NotImplementedError) as error:
+    except OSError as error:  # such as a bucket whose region can't be found
+        raise UnreachableError(
+            f"'{address}' can't be opened: {reason_of(error)}.",
+            hint="Check the name, the credentials and, for S3, AWS_REGION and AWS_ENDPOINT_URL.",
+        ) from error
+    except (ValueError, ImportError, NotImplementedError) as error:
         raise InvalidOptionError(
             f"'{address}' can't be opened: {reason_of(error)}.",
             hint="Addresses are s3://, gs://, hf://, https:// or another scheme of fsspec, or local paths.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,7 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner, Result
 
-from poise import Classifier, filesystems
+from poise import Classifier, filesystems, progress
 from poise.cli.app import app
 from poise.data.opening import open_dataset, open_images
 from poise.errors import InvalidDatasetError, InvalidOptionError, RunConflictError, StorageError, UnknownNameError
@@ -87,6 +88,17 @@ def test_parts_have_the_rows_of_json_lines(folder: Path, whole: Path, tmp_path: 
     assert (failed["source"], failed["error_code"]) == ("1/bad", "unreadable_image")
     receipt = json.loads((whole / "ledger" / "part-000001.json").read_text())
     assert (receipt["shard"], receipt["images"], receipt["failures"]) == ("1.tar", 4, {"unreadable_image": 1})
+
+
+def test_progress_of_tars_says_shards_failures_and_time_left(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    plain = ("--model", "tiny", "--device", "cpu", "--out", f"{tmp_path}/out/", "--batch-size", "2")
+    done = CliRunner().invoke(app, ["classify", f"wds:{folder}/*.tar", *LABELS, "--method", "zero-shot", *plain])
+    assert re.search(r"images: \d+ images, .* images/s; 1 of 3 shards, about 0:00:\d\d left\n", done.stderr)
+    assert re.search(r"; 2 of 3 shards, about .* left, 1 unreadable_image\n", done.stderr)
+    assert "failed: 1 unreadable_image." in done.stderr
 
 
 def test_a_stopped_job_is_resumed_without_loss(folder: Path, whole: Path, tmp_path: Path) -> None:
@@ -231,7 +243,7 @@ def test_features_of_another_model_or_other_views_are_refused(features: Path, tm
     from poise.backbones.fingerprint import fingerprint
 
     assert fingerprint(other) in message
-    assert "7 views are asked for, and 6 views are stored" in refused("--views", "7")
+    assert "7 views were asked for, and the features have 6 views per image" in refused("--views", "7")
     assert "'seed': 0" in refused("--seed", "1")
     assert not list(tmp_path.iterdir())
     assert "come alone" in refused("samples")

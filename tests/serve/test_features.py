@@ -61,7 +61,7 @@ def test_features_that_are_refused(service: Service, stored: list[StoredRow]) ->
     assert isinstance(error, InvalidOptionError)
     assert "0" * 32 in str(error)
     assert row.held.made.fingerprint in str(error)
-    assert "8 views are asked for, and 4 views are stored" in str(refusal(row, views=8))
+    assert "8 views were asked for, and the features have 4 views per image" in str(refusal(row, views=8))
     narrow = PackedRow(replace(row.held, features=row.held.features[..., :5]))
     assert "The features have 5 numbers" in str(refusal(narrow))
     with pytest.raises(InvalidOptionError, match="images and features"):

@@ -99,8 +99,9 @@ def image_size(content: bytes, *, name: str = "<bytes>") -> tuple[int, int]:
 
 
 def image_suffix(content: bytes) -> str:
-    """Return the suffix of files with such content: ".jpeg", ".png" or another of `poise.images.find.SUFFIXES`."""
-    return f".{str(_open(io.BytesIO(content), '<bytes>').format).lower()}"
+    """Return the suffix of files with such content: ".jpg", ".png" or another of `poise.images.find.SUFFIXES`."""
+    suffix = f".{str(_open(io.BytesIO(content), '<bytes>').format).lower()}"
+    return ".jpg" if suffix == ".jpeg" else suffix
 
 
 def _read_path(path: Path, name: str, allow_truncated: bool, max_pixels: int) -> LoadedImage:

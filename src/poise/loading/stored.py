@@ -38,7 +38,7 @@ def check_made(made: Made, encoder: DualEncoder, recipe: ViewRecipe) -> None:
         )
     if recipe.views > made.views:
         raise InvalidOptionError(
-            f"{counted(recipe.views, 'view')} are asked for, and {counted(made.views, 'view')} are stored.",
+            f"{recipe.views} views were asked for, and the features have {counted(made.views, 'view')} per image.",
             hint=f"Use at most {made.views}, or embed the images with more.",
         )
     stored = {name: made.recipe.get(name) for name in ("seed", "augmix", "crops")}
