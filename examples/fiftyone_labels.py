@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--calibration")
     parser.add_argument("--max-error", type=float)
     options = parser.parse_args()
+    if not options.calibration and not options.labels:
+        parser.error("Give --labels or --calibration.")
     if options.calibration:
         classifier = poise.Classifier.from_calibration(options.calibration, max_error=options.max_error)
     else:
