@@ -157,6 +157,14 @@ def test_calibrate_prints_labels_and_counts(folders: Path, tmp_path: Path) -> No
     )
 
 
+def test_labels_that_a_calibration_has_not_are_named(folders: Path, calibration: Path, tmp_path: Path) -> None:
+    (tmp_path / "rabbit").mkdir()
+    (tmp_path / "rabbit" / "0.png").symlink_to(folders / "rest" / "cat" / "0.png")
+    said = str(run(tmp_path, "--calibration", calibration).exception)
+    assert "'rabbit'" in said
+    assert "calibrate again with a list of all labels" in said
+
+
 def test_it_needs_a_calibration() -> None:
     with pytest.raises(InvalidOptionError, match="no calibration"):
         poise.Classifier(LABELS, **OPTIONS).evaluate([b""], ["cat"])

@@ -278,6 +278,14 @@ def test_progress_without_a_terminal_is_a_line_from_time_to_time(
     ]
     times = iter([0.0, 31.0])
     with progress.progress_bar("classified", 100) as advance:
+        advance(90)
+    assert capsys.readouterr().err == "classified: 90 of 100 images, 2.9 images/s, less than 1 min left\n"
+    times = iter([0.0, 44.0])
+    with progress.progress_bar("classified", 4) as advance:
+        advance(1)
+    assert capsys.readouterr().err == "classified: 1 of 4 images, 44 s per image, 2 min left\n"
+    times = iter([0.0, 31.0])
+    with progress.progress_bar("classified", 100) as advance:
         advance(0)
     assert capsys.readouterr().err == "classified: 0 of 100 images, first batch ...\n"
     with progress.progress_bar("classified", 100, quiet=True) as advance:

@@ -57,7 +57,9 @@ class _Note(ProgressColumn):
 
 
 def _rate(images: int, seconds: float) -> str:
-    return f"{images / seconds:.1f} images/s" if images and seconds else FIRST
+    if not (images and seconds):
+        return FIRST
+    return f"{images / seconds:.1f} images/s" if images / seconds >= 0.1 else f"{seconds / images:.0f} s per image"
 
 
 @contextmanager
@@ -108,7 +110,8 @@ class _Lines:
             return
         self._printed = now
         new, seconds = self._done - self._first, now - self._began
-        left = f", {(self._total - self._done) * seconds / new / 60:.0f} min left" if new and self._total else ""
+        minutes = (self._total - self._done) * seconds / new / 60 if new else 0.0
+        left = f", {f'{minutes:.0f}' if minutes >= 1 else 'less than 1'} min left" if new and self._total else ""
         known = f"{self._done} of {self._total}" if self._total else str(self._done)
         note = f"; {text}" if (text := self._note()) else ""
         text = f"{self._label}: {known} images, {_rate(new, seconds)}{left}{note}"

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from poise.errors import CalibrationImageError, InvalidOptionError, PoiseError, UnreadableImageError
+from poise.text import first_few
 
 _OWN_THRESHOLD = "Nothing is guaranteed: the threshold is your own."
 _SHOWN = 10  # labels shown in a notebook
@@ -203,9 +204,9 @@ class Result:
         if self.rejected:
             facts.append(f"{self.label} (match {self.match:.3f})")
         if self.prediction_set is not None:
-            facts.append("{" + ", ".join(self.prediction_set) + "}")
+            facts.append("{" + first_few(self.prediction_set) + "}")
         if self.yes is not None:
-            facts.append(f"yes: {', '.join(self.yes) or 'none'}")
+            facts.append(f"yes: {first_few(self.yes) or 'none'}")
         if self.decision is not None:
             facts.append(self.decision if self.node is None else f"{self.decision}: {self.node}")
         return facts

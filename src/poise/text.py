@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import textwrap
+from collections.abc import Sequence
 from unicodedata import category
 
 
@@ -89,6 +90,16 @@ def counted(number: int, noun: str) -> str:
     """
     plural = "es" if noun.endswith("s") else "s"
     return f"{number} {noun}{plural * (number != 1)}"
+
+
+def first_few(names: Sequence[str], shown: int = 5, separator: str = ", ") -> str:
+    """Join the first names and count the others.
+
+    >>> first_few(["a", "b", "c"], 2), first_few(["a", "b"], 2)
+    ('a, b and 1 more', 'a, b')
+    """
+    more = len(names) - shown
+    return separator.join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def safe_cell(value: object) -> object:

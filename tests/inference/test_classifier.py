@@ -240,6 +240,9 @@ def test_a_result_is_printed_in_one_short_line(encoder) -> None:
     assert str(result) == f"<image>: {result.label} {result.confidence:.3f} (kld+cats)"
     decided = dataclasses.replace(result, raw_confidence=0.9, prediction_set=("a", "b"), decision="abstain")
     assert str(decided).endswith("(kld+cats; calibrated; {a, b}; abstain)")
+    many = dataclasses.replace(result, prediction_set=tuple("abcdefgh"))
+    for shown in (str(many), many._repr_html_()):
+        assert "{a, b, c, d, e and 3 more}" in shown
 
 
 def test_an_init_file_has_its_own_template_and_long_labels_follow_the_option(encoder, tmp_path: Path) -> None:

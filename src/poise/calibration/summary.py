@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from poise.calibration.plots import reliability_svg
 from poise.metrics.bootstrap import Interval
-from poise.text import counted
+from poise.text import counted, first_few
 
 if TYPE_CHECKING:
     from poise.calibration.stored import Calibration, MethodCalibration
@@ -21,13 +21,12 @@ def label_counts(calibration: Calibration) -> str:
     labels = calibration.conditions.labels
     found = Counter(next(iter(calibration.methods.values())).labels.tolist())
     counts = sorted(((found[at], label) for at, label in enumerate(labels)), key=lambda pair: pair[0])
-    shown = ", ".join(f"{label} {number}" for number, label in counts[:_LISTED])
-    more = f" and {len(counts) - _LISTED} others" if len(counts) > _LISTED else ""
+    shown = first_few([f"{label} {number}" for number, label in counts], _LISTED)
     single = sum(number == 1 for number, _ in counts)
     few = f", {single} with one image only" if single else ""
     further = calibration.methods[calibration.recommended].further
     above = f" (and {len(further.labels)} above the cut-off {further.cutoff:.4f}, for thresholds)" if further else ""
-    return f"{counted(calibration.random, 'image')}{above}, {counted(len(labels), 'label')}{few}: {shown}{more}"
+    return f"{counted(calibration.random, 'image')}{above}, {counted(len(labels), 'label')}{few}: {shown}"
 
 
 def summary(calibration: Calibration) -> str:

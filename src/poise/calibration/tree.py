@@ -15,7 +15,7 @@ import numpy as np
 from poise.calibration.certify import NEVER
 from poise.errors import InvalidLabelsError
 from poise.metrics.sample import Bools, Floats, Ints
-from poise.text import as_words
+from poise.text import as_words, first_few
 
 ARROW = " > "  # between the nodes of a written path, from the root to the label
 _LISTED = 5  # names in an error message
@@ -179,5 +179,4 @@ def _line(name: str, above: Mapping[str, str]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(repr(name) for name in names[:_LISTED]) + more
+    return first_few([repr(name) for name in names], _LISTED)

@@ -22,7 +22,7 @@ from poise.prompts.labels import write_labels
 from poise.prompts.template import DEFAULT_TEMPLATE
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
-from poise.text import counted
+from poise.text import counted, first_few
 
 _LEAD = (
     "<h1>What is a confidence worth?</h1><p>Give an image and the labels that it may have. A model that was never "
@@ -128,11 +128,10 @@ def banner(settings: ServiceSettings) -> str:
     calibration = settings.calibration
     if calibration is None:
         return ""
-    labels = ", ".join(calibration.conditions.labels[:_LISTED])
-    more = len(calibration.conditions.labels) - _LISTED
+    labels = first_few(calibration.conditions.labels, _LISTED)
     return (
         f'<p id="poise-calibrated"><b>Calibrated</b> with {counted(len(calibration), "image")}, for the labels '
-        f"{text(labels)}{f' and {more} more' if more > 0 else ''}, with {text(', '.join(calibration.methods))}. "
+        f"{text(labels)}, with {text(', '.join(calibration.methods))}. "
         f"{_before(calibration)}Other labels are answered without calibration.</p>"
     )
 

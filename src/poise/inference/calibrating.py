@@ -133,7 +133,8 @@ def check_images(known: Sequence[str], labels: Iterable[str]) -> list[int]:
     if unknown := sorted({repr(label) for label in given if as_words(label) not in position}):
         raise InvalidOptionError(
             f"Images have labels that the classifier has not: {listed(unknown)}.",
-            hint="Add them to the labels, or leave these images out.",
+            hint="Add them to the labels, or leave these images out. The labels of a calibration are fixed: calibrate "
+            "again with a list of all labels, of which some may have no image.",
         )
     return [position[as_words(label)] for label in given]
 

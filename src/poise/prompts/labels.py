@@ -12,7 +12,7 @@ from pathlib import Path
 from poise.calibration.tree import ARROW
 from poise.errors import InvalidLabelsError, reason_of
 from poise.files import read_bounded
-from poise.text import as_words
+from poise.text import as_words, first_few
 
 BAR = " | "  # between groups of labels; in a file, a line of its own
 _NEGATION = re.compile(r"(no|not|without|non)[ -]+((an?|the|any) )?")
@@ -151,5 +151,4 @@ def shortened(label: str) -> str:
 
 def listed(items: Sequence[str]) -> str:
     """Join the first items for an error message and count the others."""
-    more = f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else ""
-    return "; ".join(items[:_MAX_LISTED]) + more
+    return first_few(items, _MAX_LISTED, "; ")

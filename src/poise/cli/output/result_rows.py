@@ -16,12 +16,11 @@ from typing import Any
 from poise.report.tables.formats import render
 from poise.report.tables.table import Cell, Line, Table, Tone
 from poise.results import Failure, Result, Results, flat_rows
-from poise.text import safe_cell
+from poise.text import first_few, safe_cell
 
 Value = Callable[["Result"], object]
 
 
-_IN_SET = 5  # labels of a prediction set that the table shows
 _WIDE = 110  # columns; a terminal with fewer shows the size of sets with more than two labels
 _TEXTS = ("next", "set", "yes", "unsure", "node", "decision")  # columns of words
 _DISPENSABLE = ("entropy", "margin", "match", "raw", "next", "method")  # in a narrow terminal; the method if it is one
@@ -51,16 +50,14 @@ def _set(result: Result) -> str | None:
     size = len(result.prediction_set)
     if size > 2 and sys.stdout.isatty() and shutil.get_terminal_size().columns < _WIDE:
         return f"{size} labels"
-    more = size - _IN_SET
-    return "{" + ", ".join(result.prediction_set[:_IN_SET]) + (f" and {more} more" if more > 0 else "") + "}"
+    return "{" + first_few(result.prediction_set) + "}"
 
 
 def _said(labels: tuple[str, ...] | None) -> str | None:
     """Return the labels with an outcome; None without outcomes."""
     if labels is None:
         return None
-    more = f" and {len(labels) - _IN_SET} more" if len(labels) > _IN_SET else ""
-    return ", ".join(labels[:_IN_SET]) + more if labels else "none"
+    return first_few(labels) or "none"
 
 
 # Columns of the table; one without any value is left out.
