@@ -59,6 +59,17 @@ def name_of(address: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
+def folder_of(address: str) -> str:
+    """Return the folder of a file.
+
+    >>> folder_of("s3://bucket/run/part.parquet?region=x"), folder_of("a/b.tar"), folder_of("b.tar")
+    ('s3://bucket/run?region=x', 'a', '.')
+    """
+    path, mark, options = address.partition("?") if is_remote(address) else (address, "", "")
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder or slash or '.'}{mark}{options}"
+
+
 def open_input(address: str) -> BinaryIO:
     """Open a file for reading at any position.
 
@@ -133,15 +144,6 @@ def list_files(folder: str, *, below: bool = False) -> dict[str, int]:
     start = f"{path.strip('/')}/"  # some filesystems answer with a slash in front
     sizes = {info.path.strip("/").removeprefix(start): info.size or 0 for info in found if info.is_file}
     return dict(sorted(sizes.items()))
-
-
-def delete(address: str) -> None:
-    """Delete a file, if it exists."""
-    if not is_remote(address):
-        Path(address).unlink(missing_ok=True)
-        return
-    system, path = _resolve(address)
-    _retried(lambda: system.delete_file(path))
 
 
 class _Remote(io.RawIOBase):

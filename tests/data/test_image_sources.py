@@ -20,8 +20,9 @@ from poise import filesystems
 from poise.data import file_patterns
 from poise.data.file_patterns import find_remote
 from poise.data.items import Item
-from poise.data.opening import open_images
+from poise.data.opening import open_dataset, open_images
 from poise.data.sources import BAD_SHARD, PER_SHARD, Shard, are_files, read_shard, sample
+from poise.data.stored_features import FeatureShard, Made, feature_table
 from poise.errors import InvalidDatasetError, InvalidOptionError, StorageError, UnreachableError
 from poise.filesystems import list_files, open_input, read_whole, size_of, write_whole
 from poise.loading.sources import PlannedImage, read_planned
@@ -170,6 +171,21 @@ def test_images_in_a_remote_folder(memory: fsspec.AbstractFileSystem, tmp_path: 
         open_images([f"{place}/a/none"])
     with pytest.raises(InvalidDatasetError, match=r"has a \* in the name of a folder"):
         open_images([f"{place}/*/c.png"])
+
+
+def test_labelled_tars_of_a_remote_filesystem(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    write_shard(tmp_path / "0.tar", {"a.jpg": trees.picture(0), "a.cls": b"1"})
+    write_whole("memory://bucket/set/test/0.tar", (tmp_path / "0.tar").read_bytes())
+    write_whole("memory://bucket/set/classnames.txt", b"cat\ndog\n")
+    found = open_dataset("wds:memory://bucket/set/test/*.tar")
+    (item,) = found.items
+    assert (item.id, found.classes[item.label], item.source()) == ("0/a", "dog", trees.picture(0))
+
+
+def test_features_of_an_empty_shard(tmp_path: Path) -> None:
+    table = feature_table([], np.zeros((0, 2, 4), np.float16), Made("tiny", "0", {"views": 2}))
+    pq.write_table(table, tmp_path / "p.parquet")
+    assert list(read_shard(FeatureShard(str(tmp_path / "p.parquet")))) == []
 
 
 def test_options_of_an_address_stay_with_its_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,16 @@ def test_a_shard_that_stays_away_is_reported_and_resumed(store: Store, tars: Pat
     assert len(rows("s3://bucket/again/")) == 9
 
 
+def test_photos_in_a_bucket_become_features_and_answers(store: Store, tars: Path) -> None:
+    for at in range(2):
+        write_whole(f"s3://bucket/photos/camera{at}/a.png", (tars / "images" / "class0" / f"{at}.png").read_bytes())
+    plain = ["--model", "tiny", "--device", "cpu", "--quiet", "--out", "s3://bucket/features"]
+    assert CliRunner().invoke(app, ["embed", "s3://bucket/photos", *plain]).exit_code == 0
+    assert classified("s3://bucket/features", f"{tars}/answers/").exit_code == 0
+    expected = [f"s3://bucket/photos/camera{at}/a.png" for at in range(2)]
+    assert [row["source"] for row in rows(f"{tars}/answers/")] == expected
+
+
 def test_a_bucket_that_may_not_be_written(store: Store, tars: Path) -> None:
     store.fault = lambda method, path: "403" if method in ("PUT", "POST") else ""
     done = classified("wds:s3://bucket/in/*.tar", "s3://bucket/never/")

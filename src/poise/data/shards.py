@@ -17,7 +17,7 @@ from poise.data.items import ImageSet, Item, Slice
 from poise.data.tars import SUFFIXES, members
 from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError, reason_of
-from poise.filesystems import open_input
+from poise.filesystems import folder_of, join, name_of, open_input, size_of
 from poise.text import counted
 
 
@@ -79,19 +79,19 @@ def _label(location: Slice, key: str) -> int:
 
 def open_shards(pattern: str) -> ImageSet:
     """Open shards. Class names are read from ``classnames.txt`` in their folder or its parent."""
-    shards = [Path(shard) for shard in find_shards(pattern)]
-    folder = shards[0].parent
-    candidates = [parent / "classnames.txt" for parent in (folder, folder.parent)]
-    class_file = next((file for file in candidates if file.is_file()), None)
+    shards = find_shards(pattern)
+    folder = folder_of(shards[0])
+    candidates = [join(parent, "classnames.txt") for parent in (folder, folder_of(folder))]
+    class_file = next((file for file in candidates if size_of(file) is not None), None)
     if class_file is None:
         raise InvalidDatasetError(
             f"Shards 'wds:{pattern}' have no classnames.txt.", hint=f"Put it into '{folder}', with one name per line."
         )
     classes = tuple(map(tidy, read_lines(class_file)))
     items = [
-        Item(id=f"{shard.stem}/{key}", label=label, read=location)
+        Item(id=f"{name_of(shard).removesuffix('.tar')}/{key}", label=label, read=location)
         for shard in shards
-        for key, label, location in read_samples(str(shard))
+        for key, label, location in read_samples(shard)
     ]
     beyond = next((item for item in items if item.label >= len(classes)), None)
     if beyond is not None or not items:
@@ -99,4 +99,4 @@ def open_shards(pattern: str) -> ImageSet:
         raise InvalidDatasetError(
             f"Shards 'wds:{pattern}': {problem}, and '{class_file}' has {counted(len(classes), 'class')}."
         )
-    return ImageSet(f"wds:{pattern}", classes, tuple(items), folder=str(folder), layout="webdataset")
+    return ImageSet(f"wds:{pattern}", classes, tuple(items), folder=folder, layout="webdataset")

@@ -17,7 +17,7 @@ from typing import Protocol
 from poise.data.items import NO_LABEL, Held, Item, Remote
 from poise.data.tars import SUFFIXES, content_of, members
 from poise.errors import InvalidDatasetError, InvalidOptionError, MissingDependencyError, UnreachableError, reason_of
-from poise.filesystems import is_remote, join, name_of, open_input, size_of
+from poise.filesystems import folder_of, is_remote, join, name_of, open_input, size_of
 from poise.results import Failure
 from poise.text import as_utf8, counted
 
@@ -112,7 +112,7 @@ class ListShard:
 
     def items(self) -> Iterator[Item]:
         """Yield an item per line that is not blank."""
-        folder = self.path[: -len(name_of(self.path))] or "."
+        folder = folder_of(self.path)
         with open_input(self.path) as file:
             file.seek(self.offset)
             for _ in range(self.lines):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from poise.data.items import NO_LABEL, ImageSet, Item
+from poise.data.tables import count_rows
 from poise.errors import InvalidDatasetError, reason_of
 from poise.filesystems import is_remote, join, name_of, open_input
 from poise.parts import MANIFEST, finished_parts, read_manifest
@@ -209,15 +210,14 @@ class FeatureShard:
 
     def items(self) -> Iterator[Item]:
         """Yield an item per image."""
+        if not self.images():
+            return
         for row, source in enumerate(whole_block(self.path).sources):
             yield Item(source, NO_LABEL, FeatureRow(self.path, row))
 
     def images(self) -> float:
-        """Return the number of rows, which the end of the file says."""
-        import pyarrow.parquet as pq
-
-        with open_input(self.path) as stream:
-            return int(pq.ParquetFile(stream).metadata.num_rows)
+        """Return the number of rows."""
+        return count_rows(self.path)
 
 
 def feature_shards(folder: str) -> list[FeatureShard]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from poise.data.items import LARGEST, NO_LABEL, Held, Item, Remote
 from poise.errors import InvalidDatasetError
-from poise.filesystems import is_remote, join, name_of, open_input
+from poise.filesystems import folder_of, is_remote, join, name_of, open_input
 from poise.text import as_utf8
 
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes", "content", "data")  # columns of encoded images
@@ -46,11 +46,8 @@ class ParquetShard:
                     row += 1
 
     def images(self) -> float:
-        """Return the number of rows, which the end of the file says."""
-        import pyarrow.parquet as pq
-
-        with open_input(self.path) as stream:
-            return int(pq.ParquetFile(stream).metadata.num_rows)
+        """Return the number of rows."""
+        return count_rows(self.path)
 
     def _place(self, cell: Any) -> Any:
         """Return where the image of a cell is; what is wrong with it is said when it is read."""
@@ -58,8 +55,15 @@ class ParquetShard:
             cell = cell["path"] if cell["bytes"] is None else cell["bytes"]
         if isinstance(cell, bytes):
             return Held(cell[: LARGEST + 1])
-        folder = self.path[: -len(name_of(self.path))] or "."
-        return Inside(folder, "" if cell is None else str(cell))
+        return Inside(folder_of(self.path), "" if cell is None else str(cell))
+
+
+def count_rows(address: str) -> int:
+    """Return the number of rows of a Parquet file, which its end says."""
+    import pyarrow.parquet as pq
+
+    with open_input(address) as stream:
+        return int(pq.ParquetFile(stream).metadata.num_rows)
 
 
 @dataclass(frozen=True, slots=True)

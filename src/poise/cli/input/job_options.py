@@ -10,7 +10,7 @@ import typer
 
 from poise.cli.input.shared_options import unless_given
 from poise.errors import InvalidOptionError
-from poise.filesystems import is_remote
+from poise.filesystems import folder_of, is_remote
 
 if TYPE_CHECKING:
     from poise.data.sources import Shard
@@ -63,7 +63,7 @@ def stored_features(shards: Sequence[Shard]) -> Stored | None:
     """
     from poise.data.stored_features import FeatureShard, read_stored
 
-    folders = {shard.path.rpartition("/")[0] or "." if isinstance(shard, FeatureShard) else None for shard in shards}
+    folders = {folder_of(shard.path) if isinstance(shard, FeatureShard) else None for shard in shards}
     if folders <= {None}:
         return None
     if len(folders) > 1:
