@@ -91,7 +91,7 @@ def test_commands_read_groups(tmp_path: Path) -> None:
     assert split_groups(read_labels(tmp_path / "labels.txt"))[0] == FLAT
     options = ["--model", "tiny", "--device", "cpu", "--method", "zero-shot", "--quiet"]
     expected = Classifier(GROUPS, method="zero-shot", **TINY)(tmp_path / "a.png")
-    for given in (["--labels", "cat,dog,fox | indoor,outdoor"], ["--labels-file", tmp_path / "labels.txt"]):
+    for given in (["--labels", "cat,dog,fox|indoor,outdoor"], ["--labels-file", tmp_path / "labels.txt"]):
         (row,) = json.loads(invoke("classify", tmp_path / "a.png", *given, *options, "--format", "json").output)
         assert row["label"] == expected.label
         assert [part["label"] for part in row["groups"].values()] == expected.label.split(" | ")
@@ -132,4 +132,5 @@ def test_a_server_and_the_page_answer_groups(tmp_path: Path) -> None:
     for label in FLAT:
         assert f'data-label="{label}"' in panels["answer"]
     assert "cat,dog,fox | indoor,outdoor" in panels["calls"]
-    assert panels["views"]
+    assert "kld+cats: indoor, outdoor" in panels["views"]
+    assert "2 answers together" in panels["advice"]

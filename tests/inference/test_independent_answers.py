@@ -209,6 +209,13 @@ def test_commands_calibrate_classify_and_evaluate(tmp_path: Path) -> None:
     out = tmp_path / "c.json"
     shown = invoke("calibrate", tmp_path / "seen.csv", *options, "--out", out)
     assert "by precision" in shown
+    level = float(shown.split("--precision")[1].split()[0])
+    assert level in (0.7, 0.8, 0.9, 0.95)  # one that can be kept
+    for command, message in (
+        (["monitor", out, tmp_path / "x.jsonl"], "it is of independent labels"),
+        (["calibrate", tmp_path / "seen.csv", "--out", out], "For several labels per image: --independent"),
+    ):
+        assert message in str(CliRunner().invoke(app, [str(word) for word in command]).exception)
     given = ["--calibration", out, "--device", "cpu", "--quiet", "--precision", "0.8", "--recall", "0.8"]
     rows = json.loads(invoke("classify", tmp_path / "new", *given, "--format", "json"))
     assert {word for row in rows for word in row["outcomes"].values()} >= {"yes", "no"}

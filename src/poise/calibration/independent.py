@@ -24,14 +24,13 @@ import scipy  # imports scipy.special when it is first used
 from poise.calibration.certify import certify, upper_bound
 from poise.calibration.conditions import Conditions
 from poise.calibration.levels import exact_level
-from poise.calibration.stored import Calibration, check_content, content_hash, plain, read_file
+from poise.calibration.stored import INDEPENDENT, Calibration, check_content, content_hash, plain, read_file
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.files import write_atomic
 from poise.metrics.sample import NO, YES, Bools, Floats, Ints
 from poise.options import AnswerOptions, option_values
 from poise.text import as_words, counted
 
-FORMAT = "poise-labels/1"
 WORDS = {YES: "yes", NO: "no", 0: "unsure"}
 ROUNDS = 60  # of EM; few change anything
 STEEPEST = 30.0  # logits are at most this
@@ -250,7 +249,7 @@ class IndependentCalibration:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         values: dict[str, Any] = {
-            "format": FORMAT,
+            "format": INDEPENDENT,
             "conditions": plain(asdict(self.conditions)),
             "settings": plain(self.settings),
             "cosines": self.cosines.tolist(),
@@ -305,7 +304,8 @@ def read_calibration(path: str | Path) -> Calibration | IndependentCalibration:
         InvalidCalibrationError: The file can't be read, or is not a calibration.
     """
     return read_file(
-        path, lambda values: (IndependentCalibration if values["format"] == FORMAT else Calibration).from_dict(values)
+        path,
+        lambda values: (IndependentCalibration if values["format"] == INDEPENDENT else Calibration).from_dict(values),
     )
 
 

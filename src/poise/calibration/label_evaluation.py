@@ -28,7 +28,7 @@ _TITLES = {
     "yes": "Answered with yes",
     "no": "Answered with no",
     "precision": "Right among all yes",
-    "recall": "Labels of images without a no",
+    "recall": "Labels that apply and get no 'no'",
 }
 
 
@@ -164,7 +164,9 @@ class LabelEvaluation:
         table = "".join(_line(title, texts) for title, texts in self.rows())
         by_label = ""
         if rows := self.label_rows():
-            head = "<tr><th>Label</th><th>Images</th><th>Precision of the yes</th><th>Recall without a no</th></tr>"
+            head = (
+                "<tr><th>Label</th><th>Images</th><th>Precision of the yes</th><th>Applies and gets no 'no'</th></tr>"
+            )
             by_label = f"<table>{head}{''.join(_line(label, texts) for label, *texts in rows)}</table>"
         return f"<table>{caption}{table}</table>{notes}{self.figures()}{by_label}"
 

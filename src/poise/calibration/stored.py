@@ -32,6 +32,7 @@ from poise.text import counted
 
 T = TypeVar("T")
 FORMAT = "poise-calibration/2"
+INDEPENDENT = "poise-labels/1"  # the format of `poise.calibration.independent`
 FIRST = "poise-calibration/1"  # no checksum, and LAC scores 1 - p
 _LOOK = re.compile("[0-9a-f]{64}")  # what `poise.images.look` gives
 _MAX_BYTES = 256 << 20  # of a file: 100,000 images and ten methods need less
@@ -399,6 +400,8 @@ class Calibration:
         """Read what `to_dict` returned; every value is checked, and one that is not valid raises a plain error."""
         if values["format"] == FIRST:
             values = {**values, "methods": {name: _second(part) for name, part in values["methods"].items()}}
+        elif values["format"] == INDEPENDENT:
+            raise ValueError("it is of independent labels, and one of labels of which one applies is needed")
         elif values["format"] != FORMAT:
             raise ValueError(f"its format is {values['format']!r}, and this version of poise reads '{FORMAT}'")
         else:

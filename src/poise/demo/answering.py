@@ -58,7 +58,7 @@ class Question:
 
 def split_labels(written: str) -> tuple[str, ...]:
     """Return labels that are separated by commas or lines, with "|" between groups."""
-    text = re.sub(r"\s+\|\s+", BAR, written).replace("\n", ",")
+    text = re.sub(r"\s*\|\s*", BAR, written).replace("\n", ",")
     labels = tuple(label for label in split_written(text) if label)
     if not labels:
         raise InvalidLabelsError("There are no labels.", hint="Write some, such as: cat, dog, rabbit.")
@@ -162,7 +162,12 @@ class _Answering:
         chosen = [at for each in details for at in each.selected_views]
         recipe = self.service.classifier(self.service.plan(job)).recipe
         shown = thumbnails(self.image, recipe, self.service.encoder, chosen)
-        blocks = "".join(views_block(result, shown) for result in results if result.details)
+        several = any(result.groups for result in answers.values())
+        blocks = "".join(
+            views_block(result, shown, labels=", ".join(result.probabilities) if several else "")
+            for result in results
+            if result.details
+        )
         return card("How tuning got there", blocks, name="poise-views")
 
     def _main(self, answers: Results) -> Result:

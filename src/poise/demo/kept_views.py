@@ -35,13 +35,20 @@ def thumbnails(image: bytes, recipe: ViewRecipe, encoder: DualEncoder, chosen: S
     return {at: _data_uri(pixels_of(views[at].cpu(), encoder.image)) for at in dict.fromkeys(chosen)}
 
 
-def views_block(result: Result, shown: Thumbnails) -> str:
-    """Return the block of one method that reads views: thumbnails, and the movement of the probabilities."""
+def views_block(result: Result, shown: Thumbnails, *, labels: str = "") -> str:
+    """Return the block of one method that reads views: thumbnails, and the movement of the probabilities.
+
+    Args:
+        result: the method's answer.
+        shown: the views as images.
+        labels: which group of labels it is about; "" if there is one.
+    """
     details, method = result.details, methods.get(result.method)
     assert details is not None, "the views are part of the details"
     return rendered(
         "views.html",
         method=method,
+        labels=labels,
         details=details,
         shown=shown,
         side=SIDE,

@@ -9,9 +9,8 @@ from typing import Any
 from poise import methods
 from poise.backbones.loaders.onnx_file import OnnxFile, read_onnx
 from poise.calibration import Calibration, Conditions
-from poise.calibration.independent import FORMAT as LABELS_FORMAT
 from poise.calibration.independent import IndependentCalibration
-from poise.calibration.stored import plain
+from poise.calibration.stored import INDEPENDENT, plain
 from poise.errors import InvalidCheckpointError, PoiseError
 from poise.inference.classifier import Classifier
 from poise.options import AnswerOptions, option_values, promise_rows
@@ -58,7 +57,7 @@ def _stored(file: OnnxFile) -> tuple[Conditions, Calibration | IndependentCalibr
             raise ValueError("its labels differ from those of its conditions")
         if facts.get("calibration") is None:
             return conditions, None
-        independent = facts["calibration"]["format"] == LABELS_FORMAT
+        independent = facts["calibration"]["format"] == INDEPENDENT
         calibration = (IndependentCalibration if independent else Calibration).from_dict(facts["calibration"])
     except (PoiseError, KeyError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as problem:
         hint = "Give a file that `poise export onnx` wrote."

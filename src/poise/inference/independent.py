@@ -140,7 +140,7 @@ def in_words(precision: float | None, recall: float | None, confidence: float) -
     if precision is not None:
         parts.append(f"at least {100 * precision:.3g} % of each label's yes are right")
     if recall is not None:
-        parts.append(f"at least {100 * recall:.3g} % of the images that have a label get no no for it")
+        parts.append(f"at most {100 * (1 - recall):.3g} % of the images that have a label get a no for it")
     return (
         f"In the long run, for images drawn like the calibration images, {' and '.join(parts)}; a calibration that "
         f"says so fails for some label in at most {100 * (1 - confidence):.3g} % of draws."

@@ -64,10 +64,10 @@ def split_groups(written: Sequence[str]) -> tuple[list[str], list[str]]:
 def split_written(text: str) -> list[str]:
     """Return labels that are separated by commas, and "|" for the bars between groups.
 
-    >>> split_written("cat, dog | indoor, outdoor")
+    >>> split_written("cat, dog| indoor, outdoor")
     ['cat', 'dog', '|', 'indoor', 'outdoor']
     """
-    parts = [[label.strip() for label in part.split(",")] for part in text.split(BAR)]
+    parts = [[label.strip() for label in part.split(",")] for part in text.split(BAR.strip())]
     return [label for at, part in enumerate(parts) for label in ([BAR.strip()] if at else []) + part]
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from poise.calibration.independent import IndependentCalibration
     from poise.inference.classifier import Classifier
 
-_LEVELS = (0.8, 0.9, 0.95)  # of precision and recall, likewise
+_LEVELS = (0.7, 0.8, 0.9, 0.95)  # of precision and recall in the printed lines
 _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of wrong answers in the printed table
 
 
@@ -55,7 +55,8 @@ def calibrate(
     images: Annotated[
         Path | None,
         typer.Argument(
-            help="Folder with one subfolder per label, CSV file with the columns path and label, or labelled features."
+            help="Folder with one subfolder per label, CSV file with the columns path and label, or labelled features; "
+            "with --independent also CSV with path and labels (a;b), or JSON in COCO's form."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Output file (JSON), for `poise classify --calibration`.")],
@@ -153,10 +154,14 @@ def _independent(
     )
     note = "The probability of a label is sigmoid(a z + b), z its logit. Labels with few images are like the others."
     show(Table(f"Labels of {len(calibration)} images", ("Label", "Images", "a", "b"), lines, (note,), texts=1))
+    use = f"poise classify IMAGES --calibration {out}"
     for name in ("precision", "recall"):
-        shares = (f"{100 * level:g} %: {_certified(calibration, name, level)}" for level in _LEVELS)
+        numbers = {level: _certified(calibration, name, level) for level in _LEVELS}
+        shares = (f"{100 * level:g} %: {number}" for level, number in numbers.items())
         typer.echo(f"Labels of {len(lines)} with a certified threshold, by {name}: {', '.join(shares)}")
-    use = f"poise classify IMAGES --calibration {out} --precision 0.9"
+        held = [level for level, number in numbers.items() if number]
+        if held and "--precision" not in use:
+            use += f" --{name} {max(held):g}"
     typer.echo(f"Written: {out}. Use it with: {use}")
 
 

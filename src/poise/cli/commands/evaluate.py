@@ -30,7 +30,7 @@ _STYLE += "td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}
 _STYLE += "figure{display:inline-block;vertical-align:top;max-width:20em;margin:1em 1em 1em 0}"
 _STYLE += "figure.wide{max-width:none}"
 _STYLE += "@media(prefers-color-scheme:dark){body{background:#12151a;color:#e8ebef}}"
-_COLUMNS = ("Label", "Images", "Precision of the yes", "Recall without a no")
+_COLUMNS = ("Label", "Images", "Precision of the yes", "Applies, and gets no 'no'")
 
 
 @takes_options(

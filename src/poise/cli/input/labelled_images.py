@@ -39,7 +39,8 @@ def read_labelled(images: Path) -> tuple[list[Any], list[str], list[str]]:
         )
     if missing := [column for column in ("path", "label") if rows and column not in (reader.fieldnames or ())]:
         columns = ", ".join(map(repr, reader.fieldnames or ()))
-        raise InvalidDatasetError(f"'{images}' has no column {missing[0]}, but {columns[:200]}.", hint=hint)
+        several = " For several labels per image: --independent." if "labels" in (reader.fieldnames or ()) else ""
+        raise InvalidDatasetError(f"'{images}' has no column {missing[0]}, but {columns[:200]}.", hint=hint + several)
     for number, row in enumerate(rows, start=2):
         for column in ("path", "label"):
             if not (row.get(column) or "").strip():
