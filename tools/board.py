@@ -2,6 +2,7 @@
 
 python tools/board.py                 # the record of images that scikit-image carries, and the page
 python tools/board.py --data DATA     # also the one of two benchmarks in CoOp's layout
+python tools/board.py --images .      # only the pictures of the first record, for `poise reproduce verify`
 """
 
 from __future__ import annotations
@@ -74,7 +75,12 @@ def make(name: str, data: str) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder of the benchmarks")
-    data = parser.parse_args().data
+    parser.add_argument("--images", type=Path, help="only write the pictures of the first record into this folder")
+    options = parser.parse_args()
+    if options.images:
+        print(package_images(options.images))
+        return
+    data = options.data
     print(make("pocket-package", "data"))
     if data:
         print(make("pocket-photos", str(Path(data).resolve())))

@@ -62,7 +62,7 @@ def test_statuses(table, tmp_path):
     """Published, then reproduced by a record, then verified by an attestation."""
     rows = made.published(table.truth["accuracy"], table.truth["ece"])
     shown = Board((Entry("made", table.done.record),), rows).tables()[-1]
-    statuses = {line.cells[1].text: line.cells[5].text for line in shown.lines}
+    statuses = {line.cells[0].text: line.cells[1].text for line in shown.lines}
     assert statuses["zero-shot"] == "reproduced"
     shutil.copy(table.done.file, tmp_path / "made.json")
     (entry,) = board.load(tmp_path).entries
@@ -73,8 +73,8 @@ def test_statuses(table, tmp_path):
     (tmp_path / "made.seen.json").write_bytes(canonical(seen))
     (entry,) = board.load(tmp_path).entries
     assert entry.status == "verified"
-    assert {line.cells[5].text for line in Board((entry,), rows).tables()[-1].lines} >= {"verified"}
-    assert {line.cells[5].text for line in Board((), rows).tables()[-1].lines} == {"published"}
+    assert {line.cells[1].text for line in Board((entry,), rows).tables()[-1].lines} >= {"verified"}
+    assert {line.cells[1].text for line in Board((), rows).tables()[-1].lines} == {"published"}
     (tmp_path / "made.seen.json").write_bytes(canonical({**seen, "same": 9}))
     with pytest.raises(InvalidRecordError, match="was changed"):
         board.load(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from poise.report.published import paper
 from poise.report.published.peers import PEER_ROWS
 from poise.report.records.scores import printed
 from poise.report.tables import formats
+from poise.report.tables.block import LAYOUTS
 from poise.report.tables.table import Cell, Line, Table
 from poise.reproduce import record as records
 from poise.reproduce import verify
@@ -92,30 +94,40 @@ class Board:
 
     def tables(self) -> list[Table]:
         """Return the records, then what is published."""
-        return [*(self._record(entry) for entry in self.entries), self._published()]
+        return [*(self._record(entry) for entry in self.entries), *self.published()]
 
     def _record(self, entry: Entry) -> Table:
         lines = [line for run in entry.record["runs"].values() for line in _results(run)]
-        columns = ("Method", "Dataset", "Images", "Accuracy", "ECE", "ECE floor", "Brier", "AUROC")
-        return Table(
-            f"{entry.name}: {entry.model}, {entry.status}", columns, tuple(lines), tuple(_notes(entry)), texts=2
-        )
+        columns = ("Method", "Dataset", "Accuracy", "ECE", "ECE floor", "Brier", "AUROC", "Images")
+        status = "verified" if entry.status == "verified" else "recorded, not verified yet"
+        title = f"Record {entry.name}: the model {entry.model} ({status})"
+        return Table(title, columns, tuple(lines), tuple(_notes(entry)), texts=2)
 
-    def _published(self) -> Table:
-        """One line for each published average: whether a record has it."""
-        lines = []
-        by_row: dict[tuple[str, str, str, str], dict[str, paper.PublishedRow]] = {}
+    def published(self) -> list[Table]:
+        """Return a table for each published one: a line for each average, and whether a record has it."""
+        by_table: dict[str, dict[tuple[str, str, str], dict[str, paper.PublishedRow]]] = {}
         for row in self.rows:
             if row.average is not None:
-                by_row.setdefault((row.table, row.init, row.method, row.label), {})[row.metric] = row
-        for (table, init, method, label), metrics in by_row.items():
+                lines = by_table.setdefault(row.table, {})
+                lines.setdefault((row.init, row.method, row.label), {})[row.metric] = row
+        return [self._published(table, lines) for table, lines in by_table.items()]
+
+    def _published(self, table: str, rows: Mapping[tuple[str, str, str], dict[str, paper.PublishedRow]]) -> Table:
+        lines = []
+        for (init, method, label), metrics in rows.items():
             values = [metrics[name].average if name in metrics else None for name in ("accuracy", "ece")]
             shown = ["—" if value is None else f"{value:.2f}" for value in values]
             start = method if init == "template" else f"{init}: {method}"
-            lines.append(Line.of(table, start, label, *shown, self._status(table, init, method), section=table))
-        columns = ("Table", "Method", "As printed", "Accuracy", "ECE", "Status")
-        note = "Averages over the table's datasets, of CLIP ViT-B/16, in percent. Reproduced: both are in the band."
-        return Table("Published", columns, tuple(lines), (note,), texts=3, more_texts=frozenset({5}))
+            origin = next(iter(metrics.values())).origin or label
+            lines.append(Line.of(start, self._status(table, init, method), *shown, origin))
+        columns = ("Method", "Status", "Accuracy", "ECE", "As printed")
+        own = table in paper.LAYOUTS
+        where = f"{paper.PAPER}, Table {table.removeprefix('table')}. " if own else ""
+        about = f"{where}Averages over the table's datasets, of {paper.MODEL}, in percent."
+        notes = (f"{about} To reproduce them: `poise reproduce {table} --data DATA`.",)
+        name = f"Table {table.removeprefix('table')}: " if own else ""
+        title = f"Published, {name}{LAYOUTS[table].title}" if table in LAYOUTS else f"Published, {table}"
+        return Table(title, columns, tuple(lines), notes, texts=2, more_texts=frozenset({4}))
 
     def _status(self, table: str, init: str, method: str) -> str:
         found = []
@@ -138,10 +150,8 @@ def _results(run: Mapping[str, Any]) -> Iterator[Line]:
         images = run["datasets"][dataset]["images"]
         title = catalog.row(dataset).title if dataset in catalog.datasets else dataset
         for method, metrics in sorted(methods.items(), key=lambda item: order(item[0])):
-            cells = [Cell(method), Cell(title), Cell(str(images))]
-            for name in ("accuracy", "ece", "ece_floor", "brier", "auroc"):
-                cells.append(_cell(name, metrics.get(name)))
-            yield Line(tuple(cells), dataset)
+            numbers = [_cell(name, metrics.get(name)) for name in ("accuracy", "ece", "ece_floor", "brier", "auroc")]
+            yield Line((Cell(method), Cell(title), *numbers, Cell(str(images))), dataset)
 
 
 def _cell(metric: str, numbers: Any) -> Cell:
@@ -154,21 +164,22 @@ def _cell(metric: str, numbers: Any) -> Cell:
 
 def _notes(entry: Entry) -> Iterator[str]:
     record, run = entry.record, next(iter(entry.record["runs"].values()))
+    yield "All but the Brier score in percent; in brackets, 95 % intervals over images."
     yield (
         f"poise {run['versions'].get('poise')}, commit {str(run['commit'])[:12]}, {run['device']}, "
         f"{run['config']['dtype']}, seeds {', '.join(map(str, run['config']['seeds']))}, "
         f"{run['config']['views']} views."
     )
     weights, own = str(record["weights_sha256"])[:16], record["sha256"][:16]
-    yield f"Model {run['model_fingerprint']}, weights {weights}, record {own}."
-    declared = records.declared(record)
-    yield "; ".join(f"{name}: {', '.join(values) or 'none'}" for name, values in declared.items()) + "."
+    yield f"Fingerprint of the model {run['model_fingerprint']}, hash of its weights {weights}, of the record {own}."
+    yield "; ".join(f"{name}: {', '.join(values) or 'none'}" for name, values in records.declared(record).items()) + "."
     said = [cell["verdict"] for cell in verdicts(record)]
     if said:
         counts = {name: said.count(name) for name in ("inside", "outside", "not comparable")}
         yield "Beside published numbers: " + ", ".join(f"{number} {name}" for name, number in counts.items()) + "."
     signed = f" Signed by {entry.signer}." if entry.signer else ""
-    yield f"{counted(entry.sample, 'image')} in the sample that others compute again.{signed}"
+    again = f"poise reproduce verify {entry.name}.json --data DATA"
+    yield f"To compute its sample of {counted(entry.sample, 'image')} again: `{again}`.{signed}"
     for seen in entry.seen:
         found = seen.content
         result = "verified" if found["verified"] else "NOT verified"
@@ -215,17 +226,14 @@ def _signer(content: Mapping[str, Any], file: Path) -> str:
 
 def page(board: Board) -> str:
     """Return the board as one HTML page that needs no network and no script."""
-    cards = [(table.title, Markup(formats.html([table]))) for table in board.tables()]
-    rules = [_code(rule) for rule in RULES]
+    cards = [(table.title, _code(formats.html([table]))) for table in board.tables()]
+    rules = [_code(escape(rule)) for rule in RULES]
     return str(rendered("board.html", title=TITLE, css=source("page.css"), cards=cards, rules=rules, statuses=STATUSES))
 
 
-def _code(text: str) -> Markup:
-    """Return a text whose parts in backticks are code."""
-    parts = [
-        Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(text.split("`"))
-    ]
-    return Markup("").join(parts)
+def _code(escaped: str) -> Markup:
+    """Return HTML whose texts in backticks are code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escaped))
 
 
 def write(folder: str | Path, out: str | Path) -> Path:

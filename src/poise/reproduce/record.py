@@ -312,7 +312,11 @@ def declared(record: Mapping[str, Any]) -> dict[str, list[str]]:
     }
     per_dataset = {name for run in runs for name, method in run["methods"].items() if method.get("published")}
     labels = {name for run in runs for name in run["methods"] if run["config"].get("calibrate", 0) or _labelled(name)}
-    return {"templates": sorted(templates), "settings by dataset": sorted(per_dataset), "labels": sorted(labels)}
+    return {
+        "Templates": sorted(templates),
+        "settings that differ between datasets": sorted(per_dataset),
+        "methods that use labelled images": sorted(labels),
+    }
 
 
 def _labelled(method: str) -> bool:
