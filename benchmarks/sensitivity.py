@@ -5,7 +5,8 @@ python benchmarks/sensitivity.py --data DATA [--dataset caltech101,folder:PETS] 
 One setting changes at a time, and the others have their defaults. All settings answer the same images from the same
 features: views are nested, the first 8 of 64 are those of 8, and AugMix is off, as in `poise.Classifier`. Nothing is
 chosen here: the numbers are of test images.
-The results are one row per setting in a CSV file (--out), which docs/facts.py writes into docs/sensitivity.md.
+The results are one row per setting in a CSV file (--out), which docs/facts.py writes into docs/sensitivity.md. Rows of
+other sweeps and datasets stay in the file.
 """
 
 from __future__ import annotations
@@ -120,6 +121,19 @@ def _mean(values: np.ndarray) -> tuple[float, float, float]:
     return values.mean(), values.mean() - half, values.mean() + half
 
 
+def write(file: Path, rows: list[dict[str, object]]) -> None:
+    """Write rows in place of those of the same sweeps and datasets."""
+    new = {(row["sweep"], row["dataset"]) for row in rows}
+    kept: list[dict[str, object]] = []
+    if file.is_file():
+        with file.open(newline="") as old:
+            kept = [dict(row) for row in csv.DictReader(old) if (row["sweep"], row["dataset"]) not in new]
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted([*kept, *rows], key=lambda row: (str(row["sweep"]), str(row["dataset"]))))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="data", help="folder of the datasets")
@@ -127,20 +141,19 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=150, help="images per dataset")
     parser.add_argument("--sweep", default=",".join(("objective", *SWEEPS)), help="comma-separated sweeps")
     parser.add_argument("--model", default="pocket")
+    parser.add_argument("--device", default="cpu", help="cpu, or openvino, whose features differ by less than 1e-6")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cache", type=Path, help="folder for the features, to answer again without encoding")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "sensitivity.csv")
     options = parser.parse_args()
-    encoder = load_model(options.model, device="cpu")
+    encoder = load_model(options.model, device=options.device)
+    sweeps = options.sweep.split(",")
     rows: list[dict[str, object]] = []
     for name in options.dataset.split(","):
         images = open_dataset(name, options.data).subset(options.images)
-        chosen = list(variants(options.sweep.split(",")))
-        rows += table(images, answers(encoder, images, chosen, options.seed, options.cache), options.model)
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        found = answers(encoder, images, list(variants(sweeps)), options.seed, options.cache)
+        rows += [row for row in table(images, found, options.model) if row["sweep"] in sweeps]
+    write(options.out, rows)
     print(options.out)
 
 

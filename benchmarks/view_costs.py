@@ -1,14 +1,16 @@
 """Seconds per image of zero-shot, and of kld+cats with 8 to 64 views, on a CPU, in one run.
 
-python benchmarks/view_costs.py PHOTOS [--images 8] [--threads 2]     # PHOTOS: one subfolder per label
+OMP_WAIT_POLICY=PASSIVE python benchmarks/view_costs.py PHOTOS [--images 8] [--device openvino]
 
-One image at a time, with the model loaded and the labels encoded; the rows alternate, so that a busy machine delays
-all of them. Processor time hardly depends on what else runs.
+PHOTOS has one subfolder per label. One image at a time, with the model loaded and the labels encoded; the rows
+alternate, so that a busy machine delays all of them. Processor time hardly depends on what else runs if threads do
+not spin while they wait, which the variable says (`poise` sets it for its own commands).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from pathlib import Path
@@ -25,12 +27,13 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or openvino")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     labels = sorted(path.name for path in options.photos.iterdir() if path.is_dir())
     photos = sorted(options.photos.glob("*/*"))
     photos = photos[:: max(1, len(photos) // options.images)][: options.images]
-    model = load_model("pocket", device="cpu")
+    model = load_model("pocket", device=options.device)
     rows = {"zero-shot": Classifier(labels, model, "zero-shot")}
     rows |= {f"kld+cats, {views} views": Classifier(labels, model, views=views) for views in VIEWS}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
@@ -42,7 +45,7 @@ def main() -> None:
             classify(photo)
             times[name].append((time.perf_counter() - wall, time.process_time() - used))
     base = statistics.median(used for _, used in times["zero-shot"])
-    print(f"{len(photos)} images, {len(labels)} labels, {options.threads} threads")
+    print(f"{len(photos)} images, {len(labels)} labels, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
     for name, each in times.items():
         walls, useds = zip(*each, strict=True)
         used = statistics.median(useds)

@@ -165,12 +165,19 @@ def method_facts(name: str) -> str:
         rows["measured here, `pocket`, accuracy / ECE"] = (
             f"{accuracy()[name]} / {calibration_error()[name]}, ECE minus zero-shot {gap} ([five datasets](../{OWN}))"
         )
+    else:
+        points, where = measured(name)
+        numbers = " / ".join(f"{value:.1f}" for value in points[name])
+        rows["measured here, `pocket`, accuracy / ECE"] = f"{numbers}, {where}"
     first, *others = [f"| {key} | {_escaped(value)} |" for key, value in rows.items()]
     return "\n".join([first, "|---|---|", *others])
 
 
 def _linked(about: methods.About) -> str:
-    return f"[{about.citation}]({about.link})" if about.link else about.citation
+    if about.link:
+        return f"[{about.citation}]({about.link})"
+    title = published.PAPER.partition(", ")[2]
+    return f"{about.citation}: *{title}* (preprint; no address of it is known here)"
 
 
 def usage(name: str) -> str:
@@ -184,11 +191,26 @@ def usage(name: str) -> str:
     return "\n".join([*python, *bench])
 
 
+def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
+    """Accuracy and ECE of a method and of those that were measured on the same images, and which images these are."""
+    if name in accuracy():
+        both = {each: (float(accuracy()[each]), float(calibration_error()[each])) for each in accuracy()}
+        return both, "five datasets"
+    with (DOCS / "sensitivity.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["sweep"] == "objective" and row["dataset"] == "pets"]
+    if any(row["value"] == name for row in rows):
+        found = {row["value"]: (float(row["accuracy"]), float(row["ece"])) for row in rows}
+        return found, f"{rows[0]['images']} images of Pets"
+    own = table("results.md", "| ECE (floor) | AURC |")
+    cells = {each: [own[each][column] for column in ("accuracy", "ECE (floor)")] for each in ("zero-shot", name)}
+    numbers = {each: tuple(float(cell.split()[0]) for cell in row) for each, row in cells.items()}
+    return numbers, "1,000 images of Caltech101"
+
+
 def figure(name: str) -> str:
     """The figure of a method's page."""
-    file = figure_file(name)
-    shown = f"![{name} among all methods on pocket: accuracy and calibration error](../figures/methods/{file})"
-    return shown if name in accuracy() else "No figure: the method was not measured on all five datasets."
+    about = f"Accuracy and calibration error of pocket on {measured(name)[1]}: {name} and what was measured beside it"
+    return f"![{about}](../figures/methods/{figure_file(name)})\n\n{about}."
 
 
 def figure_file(name: str) -> str:
@@ -198,20 +220,20 @@ def figure_file(name: str) -> str:
 
 def draw(chosen: str) -> str:
     """Accuracy and calibration error of all methods that were measured, one of them marked, as SVG."""
-    points = {name: (float(accuracy()[name]), float(calibration_error()[name])) for name in accuracy()}
+    points, _ = measured(chosen)
     (left, right), (low, high) = ((min(axis) - 1, max(axis) + 1) for axis in zip(*points.values(), strict=True))
     wide, tall, edge = 560, 300, 44
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
+    def place(point: tuple[float, ...]) -> tuple[float, float]:
         x, y = (point[0] - left) / (right - left), (point[1] - low) / (high - low)
         return round(edge + x * (wide - 2 * edge), 1), round(tall - edge - y * (tall - 2 * edge), 1)
 
     parts = [f'<rect width="{wide}" height="{tall}" fill="#fff"/>']
     parts.append(f'<path d="M{edge} {edge}V{tall - edge}H{wide - edge}" fill="none" stroke="#8a8a8a"/>')
-    for value in range(int(left) + 1, int(right) + 1, 2):
+    for value in _ticks(left, right):
         x, _ = place((value, low))
         parts.append(f'<text x="{x}" y="{tall - edge + 15}" text-anchor="middle">{value}</text>')
-    for value in range(-(-int(low) // 5) * 5, int(high) + 1, 5):
+    for value in _ticks(low, high):
         _, y = place((left, value))
         parts.append(f'<text x="{edge - 6}" y="{y + 4}" text-anchor="end">{value}</text>')
     parts.append(f'<text x="{wide / 2}" y="{tall - 8}" text-anchor="middle">accuracy %</text>')
@@ -222,14 +244,20 @@ def draw(chosen: str) -> str:
             parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#b8bec5"><title>{html.escape(name)}</title></circle>')
     for name, colour in {"zero-shot": "#1b1f24", chosen: "#0072b2"}.items():
         x, y = place(points[name])
-        left_of = name != chosen or x > wide * 0.7
+        left_of = (name != chosen and x > wide * 0.2) or x > wide * 0.7
         side, shift = ("end", -9) if left_of else ("start", 9)
         parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{colour}"/>')
         parts.append(
-            f'<text x="{x + shift}" y="{y - 8}" text-anchor="{side}" fill="{colour}" font-weight="bold">{name}</text>'
+            f'<text x="{x + shift}" y="{y - 8}" text-anchor="{side}" fill="{colour}" font-weight="bold" '
+            f'stroke="#fff" stroke-width="3" paint-order="stroke">{name}</text>'
         )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}" '
     return f'{head}font-family="sans-serif" font-size="12">{"".join(parts)}</svg>\n'
+
+
+def _ticks(low: float, high: float) -> range:
+    step = 1 if high - low < 10 else 5
+    return range((int(low) // step + 1) * step, int(high) + 1, step)
 
 
 def _escaped(text: str) -> str:
@@ -451,7 +479,7 @@ def pages() -> list[Path]:
 def figures() -> dict[Path, str]:
     """The figures that are made from the tables of results: file -> content."""
     folder = DOCS / "figures" / "methods"
-    return {folder / figure_file(name): draw(name) for name in methods.every_name() if name in accuracy()}
+    return {folder / figure_file(name): draw(name) for name in methods.every_name()}
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ def test_every_method_has_a_page(name: str) -> None:
     assert f"<!-- facts: method {name} -->" in text
     assert f"<!-- facts: figure {name} -->" in text
     assert f"<!-- facts: usage {name} -->" in text
+    assert f"](../figures/methods/{facts.figure_file(name)})" in text
+    assert re.search(r"\| source \| .*\b20\d\d\b", text)
     for section in ("## Idea", "## Formula", "## Use", "## Parity"):
         assert section in text
 
@@ -73,6 +75,10 @@ def test_facts_are_up_to_date(page: Path) -> None:
 def test_figures_of_methods_are_up_to_date() -> None:
     old = [path.name for path, content in facts.figures().items() if path.read_text(encoding="utf-8") != content]
     assert old == [], "run `make docs`, which draws them"
+
+
+def test_the_home_page_counts_the_methods() -> None:
+    assert f"{len(methods.every_name())} methods" in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 def test_links_on_a_git_host_resolve() -> None:
