@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,25 +73,35 @@ def evaluate(
 
 
 def _answered(rows: Sequence[tuple[Result, int]], labels: Sequence[str], tree: Tree | None) -> Answered:
-    results = [result for result, _ in rows]
-    sets = [result.prediction_set for result in results]
+    """Return one method's answers as arrays; ``rows`` have the class of each image."""
+    results, truth = [result for result, _ in rows], np.array([at for _, at in rows], dtype=np.int64)
+    if tree is None:
+        right = [{label} for label in labels]
+    else:
+        right = [{tree.names[node] for node in line} for line in tree.lines]
     added: dict[str, Any] = {}
-    if all(members is not None for members in sets):
-        added["set_sizes"] = np.array([len(members or ()) for members in sets])
-        line = [{label} for label in labels] if tree is None else [{tree.names[at] for at in row} for row in tree.lines]
-        added["covered"] = np.array([not line[at].isdisjoint(result.prediction_set or ()) for result, at in rows])
-    if all(result.decision is not None for result in results):
+    if all(result.prediction_set is not None for result in results):
+        added |= _sets([(result.prediction_set or (), right[at]) for result, at in rows])
+    decided = all(result.decision is not None for result in results)
+    if decided:
         added["answered"] = np.array([result.decision == "answer" for result in results])
     if tree is not None:
         predicted = np.array([labels.index(result.rejected or result.label) for result in results])
-        added["height"] = tree.heights(predicted, np.array([at for _, at in rows]))
-        if "answered" in added:
-            lines = [{tree.names[node] for node in row} for row in tree.lines]
-            added["depth"] = np.array([result.depth for result in results])
-            added["right"] = np.array([result.node in lines[at] for result, at in rows])
+        added["height"] = tree.heights(predicted, truth)
+    if tree is not None and decided:
+        added["depth"] = np.array([result.depth for result in results])
+        added["right"] = np.array([result.node in right[at] for result, at in rows])
     return Answered(
         probs=np.array([[result.probabilities[label] for label in labels] for result in results]),
         raw=np.array([result.raw_confidence for result in results]),
-        labels=np.array([at for _, at in rows], dtype=np.int64),
+        labels=truth,
         **added,
     )
+
+
+def _sets(rows: Sequence[tuple[Sequence[str], Container[str]]]) -> dict[str, Any]:
+    """Return the sizes of prediction sets, and whether they contain something that is right."""
+    return {
+        "set_sizes": np.array([len(members) for members, _ in rows]),
+        "covered": np.array([any(name in right for name in members) for members, right in rows]),
+    }

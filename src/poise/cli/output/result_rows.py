@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -110,32 +110,32 @@ def as_table(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
         for name, value in _TABLE.items()
         if any(value(result) is not None for result in results) or name in ("method", "label")
     }
-    lines, below = [], []
-    for image, outcome in zip(_short_names(outcomes), decided, strict=True):
-        if isinstance(outcome, Failure):
-            cells = (image, "error", "(below)", *[""] * (len(shown) - 2))
-            lines.append(Line(tuple(Cell(cell, tone="bad") for cell in cells)))
-            below.append(f"{image}: {outcome.message}")
-            continue
-        for at, result in enumerate(outcome.values()):
-            cells = (image if at == 0 else "", *(str(value(result) or "") for value in shown.values()))
-            lines.append(Line(tuple(Cell(cell, tone=_tone(cell, result)) for cell in cells)))
-    below += dict.fromkeys(result.guarantee for result in results if result.guarantee)
-    headings = ("image", *shown)
+    images, headings = _short_names(outcomes), ("image", *shown)
+    pairs = list(zip(images, decided, strict=True))
+    errors = [f"{image}: {outcome.message}" for image, outcome in pairs if isinstance(outcome, Failure)]
+    guarantees = dict.fromkeys(result.guarantee for result in results if result.guarantee)
+    kept = {"method"} if len(columns.methods) > 1 else set()
     table = Table(
         "",
         headings,
-        tuple(lines),
-        tuple(below),
+        tuple(line for image, outcome in pairs for line in _lines(image, outcome, shown)),
+        (*errors, *guarantees),
         texts=3,
         more_texts=frozenset(headings.index(name) for name in _TEXTS if name in shown),
-        dispensable=tuple(
-            headings.index(name)
-            for name in _DISPENSABLE
-            if name in shown and (name != "method" or len(columns.methods) == 1)
-        ),
+        dispensable=tuple(headings.index(name) for name in _DISPENSABLE if name in shown and name not in kept),
     )
     return render([table], colour=sys.stdout.isatty())
+
+
+def _lines(image: str, outcome: Results | Failure, shown: Mapping[str, Value]) -> Iterator[Line]:
+    """Yield the lines of one image: one per method, or one that says that there is an error."""
+    if isinstance(outcome, Failure):
+        cells = (image, "error", "(below)", *[""] * (len(shown) - 2))
+        yield Line(tuple(Cell(cell, tone="bad") for cell in cells))
+        return
+    for at, result in enumerate(outcome.values()):
+        cells = (image if at == 0 else "", *(str(value(result) or "") for value in shown.values()))
+        yield Line(tuple(Cell(cell, tone=_tone(cell, result)) for cell in cells))
 
 
 def _tone(cell: str, result: Result) -> Tone:
