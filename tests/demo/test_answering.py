@@ -98,6 +98,9 @@ def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
         others = everything(other, Question(upload, "cat, cow", (), calibrated=True))[-1]
         assert "for other labels" in others["advice"]
         assert "Calibrated</b> with 40 images, for the labels cat, dog, fox, with zero-shot" in banner(settings)
+        gap, p = settings.calibration.methods["zero-shot"].gap
+        assert f"{100 * abs(gap):.1f} points {'more' if gap > 0 else 'less'} on average" in banner(settings)
+        assert f"p {p:.2g}" in banner(settings)
     finally:
         other.close()
 
