@@ -78,6 +78,26 @@ def test_probabilities_are_near_the_true_ones_and_few_images_stay_near_the_other
     assert special.expit(fit.a[0] * 100 * cosines[:100, 0] + fit.b[0]).mean() < 0.2
 
 
+def test_shrinking_is_better_than_one_fit_for_all_and_than_one_fit_for_each() -> None:
+    """Expected log loss under the true probabilities, over 10 draws of 60 images and 20 labels."""
+    losses = np.zeros(3)
+    for seed in range(10):
+        cosines, truth, chance = drawn(2060, 20, seed)
+        logits, few = 100 * cosines, slice(0, 60)
+        u = logits - logits[few].mean(0)
+        fit = fit_labels(logits[few], truth[few])
+        own = np.array([fit.shared[0], fit.shared[1]])
+        alone, _ = newton(u[few], truth[few], np.tile(own, (20, 1)), own, np.array([10.0, 10.0]))
+        for _ in range(20):
+            alone, _ = newton(u[few], truth[few], alone, own, np.array([10.0, 10.0]))
+        scores = (fit.a * logits + fit.b, own[0] * u + own[1], alone[:, 0] * u + alone[:, 1])
+        for at, score in enumerate(scores):
+            p, q = chance[60:], score[60:]
+            losses[at] -= (p * special.log_expit(q) + (1 - p) * special.log_expit(-q)).mean() / 10
+    assert losses[0] < losses[1] - 0.005
+    assert losses[0] < losses[2] - 0.005
+
+
 def test_a_model_with_a_sigmoid_starts_from_its_own_scale_and_bias() -> None:
     generator = np.random.default_rng(1)
     z = generator.normal(-2, 3, (40, 5))
