@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,18 +101,27 @@ def test_classes_are_left_out_by_their_names():
 
 def test_metrics_are_of_known_images_and_the_table_of_both(tmp_path):
     folder = make_images(tmp_path / "images", classes=4, each=4)
-    changed = {"unknown": 0.5, "methods": "zero-shot,kld+cats", "views": 2, "tsne": False}
+    methods = ("zero-shot", "kld+cats", "zero", "tda", "onzeta")  # tuned, by votes, along a stream
+    changed = {"unknown": 0.5, "methods": ",".join(methods), "views": 2, "tsne": False}
     run(*configure(folder, tmp_path / "out", **changed))
     for group in load(tmp_path / "out").groups:
         assert group.n == 8
         assert {len(rows.ids) for rows in (group.unknown or {}).values()} == {8}
         assert all((rows["label"] >= 0).all() for rows in group.seeds.values())
     table = unknown_table(tmp_path / "out")
-    assert len(table.lines) == 2 * len(SCORES)
+    found = [(record["method"], record["score"]) for record in table.records]
+    assert sorted(found) == sorted((method, score) for method in methods for score in SCORES)
     for record in table.records:
         assert record["auroc_low"] <= record["auroc"] <= record["auroc_high"]
     shown = CliRunner().invoke(app, ["bench", "unknown", str(tmp_path / "out"), "--format", "csv"])
     assert "fpr95" in shown.output
+
+
+def test_the_best_logit_minus_the_mean_one_is_read_off_probabilities():
+    logits = np.random.default_rng(0).normal(0, 5, (20, 6))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    found = SCORES["best - mean logit"](SimpleNamespace(probs=probs))
+    np.testing.assert_allclose(found, logits.max(1) - logits.mean(1), rtol=1e-9)
 
 
 def test_auroc_and_fpr95_equal_those_of_scikit_learn():

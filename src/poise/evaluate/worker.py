@@ -96,7 +96,7 @@ class Worker:
                     images.items[position],
                     self.config.methods,
                     outcome,
-                    full=self.config.calibrate > 0,
+                    full=self.config.calibrate > 0 or self.config.unknown > 0,
                     independent=own_start(self.encoder) is not None if images.independent else None,
                 )
             yield replace(_finish(unit, rows, time.perf_counter() - began), model_fingerprint=self.fingerprint)

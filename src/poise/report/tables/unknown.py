@@ -26,10 +26,19 @@ def _margin(rows: SeedRows) -> Floats | None:
     return np.asarray(top[:, -1] - top[:, -2])
 
 
+def _above_mean(rows: SeedRows) -> Floats | None:
+    """The best logit minus the mean one: what `match` comes close to, without the model's scale."""
+    if rows.probs is None:
+        return None
+    logs = np.log(np.maximum(rows.probs.astype(np.float64), np.finfo(np.float32).tiny))
+    return np.asarray(logs.max(axis=1) - logs.mean(axis=1))
+
+
 SCORES: dict[str, Callable[[SeedRows], Floats | None]] = {  # higher: more likely known
     "confidence": lambda rows: np.asarray(rows["confidence"], dtype=np.float64),
     "entropy": lambda rows: -np.asarray(rows["entropy"], dtype=np.float64),
     "margin": _margin,
+    "best - mean logit": _above_mean,
 }
 
 
