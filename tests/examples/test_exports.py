@@ -128,6 +128,6 @@ def test_the_claims_in_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", given)
     load("claims").main()
     shown = capsys.readouterr().out
-    assert shown.count(" here: ") == 5
+    assert shown.count(" by these images: ") == 5
     assert (tmp_path / "out" / "targets_and_temperatures.png").is_file()
     assert len(list((tmp_path / "out").glob("*.png"))) == 5
