@@ -1,7 +1,7 @@
 """Jobs over shards: from tars against bare encoding, new labels for stored features, Ray against this process.
 
     python benchmarks/scale.py --parts tars,labels --model random-vit:B-16     # on a GPU
-    python benchmarks/scale.py --parts ray,memory --model tiny --device cpu    # needs the extra `ray`
+    python benchmarks/scale.py --parts ray,memory,driver --model tiny --device cpu --views 1    # needs the extra `ray`
     python benchmarks/scale.py --parts rounding --model pocket --views 16      # answers from features and from images
 
 Images are random JPEG files of 500 x 375 pixels, about 60 KB each; features are random.
@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import time
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -46,7 +47,8 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts.split(","):
-            parts = {"tars": tars, "labels": new_labels, "ray": ray, "memory": memory, "rounding": rounding}
+            parts = {"tars": tars, "labels": new_labels, "ray": ray, "rounding": rounding}
+            parts |= {"memory": memory, "driver": partial(memory, engine=Engine("ray", actors=2))}
             parts[part](options, Path(folder))
 
 
@@ -195,8 +197,8 @@ def _cpu_seconds() -> float:
     return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
-def memory(options: argparse.Namespace, folder: Path) -> None:
-    """The largest memory of the process that runs a job, as rows grow; the worker is in this process, too."""
+def memory(options: argparse.Namespace, folder: Path, engine: Engine = Engine()) -> None:  # noqa: B008
+    """The largest memory of this process, as rows grow; the worker is in it, too, unless the engine is Ray."""
     encoder = load_model(options.model, device="cpu")
     chosen = {"labels": labels(10), "model": options.model, "method": ("zero-shot",), "device": "cpu"}
     shards = make_features(folder / "rows", encoder, options.model, options.rows)
@@ -211,7 +213,7 @@ def memory(options: argparse.Namespace, folder: Path) -> None:
             note("memory", rows=rows, peak_mib=peak)
 
     began = time.perf_counter()
-    run(job, shards, Engine(), watch=watch)
+    run(job, shards, engine, watch=watch)
     note("memory", rows=rows, seconds=time.perf_counter() - began)
 
 

@@ -123,6 +123,8 @@ def test_tables_that_are_damaged_or_have_no_images(tmp_path: Path) -> None:
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match=r"2 of 2 shards are missing"):
         open_images([f"wds:{tmp_path}/{{0..1}}.tar"])
+    with pytest.raises(InvalidOptionError, match=r"'0.tar' is no image. For the images in it, write wds:0.tar"):
+        open_images(["0.tar"])
     with pytest.raises(InvalidOptionError, match="No images found"):
         open_images([str(tmp_path / "*.jpg")])
     with pytest.raises(InvalidOptionError, match=r"'nope://x/a.tar' can't be opened"):

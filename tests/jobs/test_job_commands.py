@@ -279,7 +279,7 @@ def test_labelled_features_calibrate_and_run_benchmarks(folder: Path, tmp_path: 
 def test_unlabelled_and_damaged_features(features: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match=r"have no labels.*--labelled"):
         open_dataset(f"features:{features}")
-    with pytest.raises(InvalidDatasetError, match=r"has no features: the format in 'manifest.json' is 'None'"):
+    with pytest.raises(InvalidDatasetError, match=r"has no features: there is no 'manifest.json'"):
         open_images([f"features:{tmp_path}"])
     (tmp_path / "manifest.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(InvalidDatasetError, match=r"the format in 'manifest.json' is 'other'"):

@@ -15,6 +15,7 @@ from poise.errors import InvalidOptionError
 from poise.objectives import Sum
 from poise.prompts import init_prompt, tokenise
 from poise.tuning import Tuner, make_tuner
+from poise.tuning.answer import stacked
 from poise.types import DualEncoder, Objective, Prompt
 from tests.oracles.objectives import of_method
 from tests.oracles.text import text_features
@@ -168,3 +169,17 @@ def test_repeated_method_names_are_refused(encoder: DualEncoder, framework: str)
     twice = [methods.get("tpt"), methods.get("tpt", steps=2)]
     with pytest.raises(InvalidOptionError, match="repeat a name"):
         make_tuner(encoder, tokenise(encoder, LABELS), twice, framework=framework)
+
+
+def test_text_features_that_all_images_share_are_stored_once(encoder: DualEncoder) -> None:
+    """Answers of several groups are those of one; untuned text features would take [B, C, D] otherwise."""
+    chosen = [methods.get("zero-shot"), methods.get("tpt")]
+    tuner = make_tuner(encoder, tokenise(encoder, ["cat", "dog", "tree"]), chosen)
+    groups = [tuner.predict(part) for part in image_features(encoder, images=5, views=10).split(2)]
+    for name in ("zero-shot", "tpt"):
+        joined = stacked([group[name] for group in groups])
+        for field in ("probs", "text_features", "losses"):
+            assert torch.equal(getattr(joined, field), torch.cat([getattr(group[name], field) for group in groups]))
+    shared = stacked([group["zero-shot"] for group in groups]).text_features
+    assert shared is not None
+    assert shared.stride(0) == 0

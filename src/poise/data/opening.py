@@ -78,6 +78,9 @@ schemes.add("features")(Scheme("features:/path", "features that `poise embed` st
 schemes.add("list")(Scheme("list:/path/images.txt", "a text file with one path per line", None, list_shards))
 
 
+_CONTAINERS = {".tar": "wds", ".parquet": "parquet", ".txt": "list"}  # files that people give without their scheme
+
+
 def has_scheme(name: str) -> bool:
     """Return whether ``name`` is a scheme and what it opens, rather than a name of the catalogue."""
     scheme, _, path = name.partition(":")
@@ -179,6 +182,9 @@ def _find(source: str) -> Sequence[Path | str]:
     """Return the image files that a source without a scheme means."""
     if source == "samples":
         return sample_images()
+    scheme = _CONTAINERS.get(os.path.splitext(source)[1].lower())
+    if scheme and not os.path.isdir(source):
+        raise InvalidOptionError(f"'{source}' is no image.", hint=f"For the images in it, write {scheme}:{source}")
     if not is_remote(source):
         return find_images([source])
     found = find_remote(source, SUFFIXES, below=True)

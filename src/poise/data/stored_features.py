@@ -98,8 +98,10 @@ def has_features(folder: str) -> bool:
 
 def read_stored(folder: str) -> Stored:
     """Read the manifest of a folder of features."""
-    found = read_manifest(folder) or {}
+    found = read_manifest(folder)
     try:
+        if found is None:
+            raise ValueError(f"there is no '{MANIFEST}'")
         if found.get("format") != FORMAT:
             raise ValueError(f"the format in '{MANIFEST}' is {str(found.get('format'))[:40]!r}, not '{FORMAT}'")
         return Stored(folder, Made.of(found), tuple(map(str, found.get("classes") or ())))

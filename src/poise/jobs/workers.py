@@ -39,7 +39,7 @@ from poise.views import ViewRecipe
 
 Z = TypeVar("Z")
 Task = tuple[int, Shard]  # the number of a part, and what it is made of
-_STORED_AT_ONCE = 1 << 23  # elements of the logits that are computed together from stored features
+_STORED_AT_ONCE = 1 << 23  # elements of the largest tensor when stored features are answered
 
 
 class Worker(ABC):
@@ -222,7 +222,10 @@ class AnswerWorker(_PartWorker[pa.Table]):
             state.problem = reason_of(error)
 
     def _rows(self) -> int:
-        return max(64, _STORED_AT_ONCE // (len(self.classifier.labels) * self.recipe.views))
+        """Return how many images are answered at once: each has logits and, if tuned, text features of its own."""
+        tuned = any(method.tunes for method in self.classifier.methods)
+        width = self.classifier.tuner.texts.init_features().shape[-1] if tuned else 0
+        return max(64, _STORED_AT_ONCE // (len(self.classifier.labels) * max(self.recipe.views, width)))
 
     def _answer_block(self, state: _Open[pa.Table], block: FeatureBlock) -> pa.Table:
         if self.classifier.tuner.reads == "views":

@@ -92,5 +92,13 @@ def stacked(parts: Sequence[Answer[Tensor]]) -> Answer[Tensor]:
     if len(parts) == 1:
         return parts[0]
     names = [field.name for field in fields(Answer) if isinstance(getattr(parts[0], field.name), Tensor)]
-    tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    tensors: dict[str, Any] = {name: _concatenated([getattr(part, name) for part in parts]) for name in names}
     return Answer(prompt=joined([part.prompt for part in parts if part.prompt is not None]), **tensors)
+
+
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    """Return ``torch.cat`` of the parts; one row that all images share, such as untuned text features, stays one."""
+    first = parts[0]
+    if all(part.data_ptr() == first.data_ptr() and (part.stride(0) == 0 or len(part) == 1) for part in parts):
+        return first[:1].expand(sum(map(len, parts)), *first.shape[1:])
+    return torch.cat(list(parts))
