@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from poise.backbones.families import FAMILIES, REFUSED
 from poise.cli.app import app
 from poise.evaluate.config import RunConfig, Settings
 from poise.methods.method import parameters
+from poise.options import rows as option_rows
 from poise.posthoc import posthoc
 from poise.report.published import paper as published
 from poise.reproduce.board import RULES, STATUSES
@@ -353,15 +355,15 @@ def _option_row(row: Any) -> str:
 
 
 def configuration(kind: type[Any]) -> str:
-    """The keys of a configuration file, from the fields of a dataclass and the comments beside them."""
+    """The keys of a configuration file: the fields of a dataclass, with its comments or the help of shared options."""
+    about = {row.name: row.about.help for row in option_rows(kind)}
+    about |= dict(re.findall(r"^    (\w+): .+?  #: (.+)$", inspect.getsource(kind), re.MULTILINE))
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for line in inspect.getsource(kind).splitlines():
-        if match := re.match(r"^    (\w+): (.+?) = (.+?)(?:  # (.+))?$", line):
-            key, hint, _, about = match.groups()
-            value = getattr(kind(), key)
-            shown = _escaped("" if value in ("", (), {}) else f"`{_toml(value)}`")
-            kind_of = _escaped(hint.replace("tuple[", "list[").replace(", ...]", "]"))
-            lines.append(f"| `{key}` | {kind_of} | {shown} | {_escaped(about or '')} |")
+    for row in fields(kind):
+        value = getattr(kind(), row.name)
+        shown = _escaped("" if value in ("", (), {}, None) else f"`{_toml(value)}`")
+        kind_of = _escaped(str(row.type).replace("tuple[", "list[").replace(", ...]", "]"))
+        lines.append(f"| `{row.name}` | {kind_of} | {shown} | {_escaped(about[row.name])} |")
     return "\n".join(lines)
 
 

@@ -85,6 +85,22 @@ def test_numbers_are_those_of_the_answers(folders: Path, calibration: Path, tmp_
     assert "Wrong among the answered (promised: at most 90 %)" in done.stdout
 
 
+def test_a_threshold_of_ones_own_is_evaluated_without_a_promise(folders: Path, calibration: Path) -> None:
+    done = run(folders / "rest", "--calibration", calibration, "--threshold", 0.6)
+    assert done.exit_code == 0, (done.output, done.exception)
+    classify = poise.Classifier(LABELS, **OPTIONS, calibration=calibration)
+    paths = sorted((folders / "rest").rglob("*.png"))
+    answers = [row["zero-shot"] for row in classify(paths)]
+    sure = [answer for answer in answers if answer.confidence >= 0.6]
+    found = classify.evaluate(paths, [path.parent.name for path in paths], threshold=0.6)
+    assert found.metrics()["zero-shot"]["answered"].value == len(sure) / len(answers)
+    assert found.max_error is None
+    assert "Answered" in done.output
+    assert "promised" not in done.output
+    both = run(folders / "rest", "--calibration", calibration, "--threshold", 0.6, "--max-error", 0.9)
+    assert "Give one of them" in str(both.exception)
+
+
 def test_images_of_the_calibration_are_left_out_and_counted(folders: Path, calibration: Path) -> None:
     paths = [*sorted((folders / "rest").rglob("*.png")), *sorted((folders / "labelled").rglob("*.png")), b"no image"]
     truth = [path.parent.name.replace("_", " ") for path in paths[:-1]] + ["cat"]

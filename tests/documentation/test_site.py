@@ -77,6 +77,12 @@ def test_figures_of_methods_are_up_to_date() -> None:
     assert old == [], "run `make docs`, which draws them"
 
 
+def test_every_key_of_a_configuration_has_a_meaning() -> None:
+    for kind in (facts.RunConfig, facts.Settings):
+        for line in facts.configuration(kind).splitlines()[2:]:
+            assert not line.endswith("|  |"), line
+
+
 def test_the_home_page_counts_the_methods() -> None:
     assert f"{len(methods.every_name())} methods" in (DOCS / "index.md").read_text(encoding="utf-8")
 

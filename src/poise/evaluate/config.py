@@ -35,10 +35,10 @@ class RunConfig(MachineOptions, ModelOptions):
 
     name: str = ""  #: the run's id; "" = model and hash, so that the same choices always use the same folder
     title: str = ""  #: for people
-    datasets: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ("paper",)
+    datasets: tuple[str, ...] = ()  #: names of `poise list datasets`, folder:PATH, wds:PATTERN, hf:ORG/NAME:SPLIT
+    methods: tuple[str, ...] = ("paper",)  #: names and groups of `poise list methods`
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  #: method (or "all") -> options of methods.get
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: tuple[int, ...] = (1, 2, 3)  #: of the random views; each is a pass over the images
     limit: int = 0  #: images per dataset; 0 = all
     views: int = PAPER_VIEWS  #: per image, including the plain view
     view_engine: str = "auto"  #: auto = poise.views.DEFAULT_ENGINE
@@ -80,10 +80,10 @@ class RunConfig(MachineOptions, ModelOptions):
 class Settings:
     """How and where a run is done. Nothing here changes a number."""
 
-    data: str = "data"
-    out: str = "runs"
+    data: str = "data"  #: folder of the datasets
+    out: str = "runs"  #: folder of the runs
     workers: int = 0  #: threads (on CUDA: processes) that read images; 0 = by the number of cores
-    engine: str = "local"
+    engine: str = "local"  #: local, or ray for several processes and machines
     address: str = ""  #: of a Ray cluster
     actors: int = 0  #: Ray processes, each with a model; 0 = by the resources of the cluster
     tsne: bool = False  #: also store class text features before and after tuning, for the t-SNE figure

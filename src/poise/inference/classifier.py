@@ -415,7 +415,13 @@ class Classifier(Generic[M_co]):
 
     @overload
     def evaluate(  # type: ignore[overload-overlap]  # likewise
-        self, images: Sequence[Any], labels: Sequence[str], *, unlabelled: Sequence[Any] = (), progress: bool = False
+        self,
+        images: Sequence[Any],
+        labels: Sequence[str],
+        *,
+        threshold: float | None = None,
+        unlabelled: Sequence[Any] = (),
+        progress: bool = False,
     ) -> Evaluation: ...
 
     @overload
@@ -424,7 +430,13 @@ class Classifier(Generic[M_co]):
     ) -> LabelEvaluation: ...
 
     def evaluate(
-        self, images: Sequence[Any], labels: Sequence[Any], *, unlabelled: Sequence[Any] = (), progress: bool = False
+        self,
+        images: Sequence[Any],
+        labels: Sequence[Any],
+        *,
+        threshold: float | None = None,
+        unlabelled: Sequence[Any] = (),
+        progress: bool = False,
     ) -> Evaluation | LabelEvaluation:
         """Evaluate a calibrated classifier on labelled images that it was not calibrated on.
 
@@ -435,6 +447,7 @@ class Classifier(Generic[M_co]):
         Args:
             images: as in a call.
             labels: the correct label of each image, one of ``self.labels``; of independent labels, a list per image.
+            threshold: a confidence of one's own, below which the classifier abstains; one label each.
             unlabelled: further images from the same source, which sharpen the accuracy (PPI++); one label each.
             progress: whether to show progress on stderr.
 
@@ -456,10 +469,11 @@ class Classifier(Generic[M_co]):
         """
         watch = partial(watched, quiet=not progress)
         if not self.options.independent:
-            return evaluating.evaluate(self, images, labels, unlabelled=unlabelled, watched=watch)
-        if len(unlabelled):
+            return evaluating.evaluate(self, images, labels, threshold=threshold, unlabelled=unlabelled, watched=watch)
+        if len(unlabelled) or threshold is not None:
             raise InvalidOptionError(
-                "Unlabelled images were given.", hint="They help where one of the labels is correct; leave them out."
+                "Unlabelled images or a threshold were given.",
+                hint="They are for labels of which one is correct; leave them out.",
             )
         return independent_labels.evaluate(self, images, labels, watched=watch)
 

@@ -28,6 +28,7 @@ def evaluate(
     images: Sequence[Any],
     labels: Sequence[str],
     *,
+    threshold: float | None = None,
     unlabelled: Sequence[Any] = (),
     watched: Callable[[Iterator[Any], int], Iterator[Any]] = lambda outcomes, total: outcomes,
 ) -> Evaluation:
@@ -35,6 +36,11 @@ def evaluate(
     if classifier.guarantees is None:
         raise InvalidOptionError(
             "The classifier has no calibration.", hint="Use Classifier(labels, calibration=...), or calibrate it."
+        )
+    certificates = classifier.guarantees.certificates
+    if threshold is not None and certificates:
+        raise InvalidOptionError(
+            "A threshold and a largest error both decide what is answered.", hint="Give one of them."
         )
     truth = check_images(classifier.labels, labels)
     if len(images) != len(truth):
@@ -58,14 +64,15 @@ def evaluate(
     guarantees, methods = classifier.guarantees, {}
     others = [each for each in classifier.each(unlabelled) if not isinstance(each, Failure)]
     for name in (method.name for method in classifier.methods):
-        part = _answered([(row[name], at) for row, at in found], classifier.labels, classifier.tree)
+        rows = [(row[name] if threshold is None else row[name].decided_at(threshold), at) for row, at in found]
+        part = _answered(rows, classifier.labels, classifier.tree)
         if len(unlabelled):
             part = replace(part, unlabelled=np.array([row[name].confidence for row in others]))
         methods[name] = part
     return Evaluation(
         methods=methods,
         coverage=guarantees.coverage,
-        max_error=next((row.max_error for row in guarantees.certificates.values()), None),
+        max_error=next((row.max_error for row in certificates.values()), None),
         confidence=guarantees.confidence,
         left_out=left_out,
         copies=sum(LIKE_KNOWN in next(iter(row.values())).notes for row in [*(row for row, _ in found), *others]),

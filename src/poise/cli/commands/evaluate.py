@@ -54,6 +54,12 @@ def evaluate(
     ],
     calibration: Annotated[Path, typer.Option(help="File of `poise calibrate`, made with other images.")],
     options: Chosen,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Check a confidence of your own below which to abstain; in place of --max-error."
+        ),
+    ] = None,
     unlabelled: Annotated[
         list[str] | None, typer.Option(help="Unlabelled images of the same source sharpen the accuracy; repeatable.")
     ] = None,
@@ -81,8 +87,9 @@ def evaluate(
         typed["method"] = list(expand(typed["method"]))
     classifier: Classifier[Any] = Classifier(**{**trusted_options(stored, typed), **typed, "calibration": stored})
     added: dict[str, Any] = {"unlabelled": find_images(unlabelled)} if unlabelled else {}
+    added |= {} if threshold is None else {"threshold": threshold}
     if added and stored.conditions.independent:
-        raise InvalidOptionError("--unlabelled is for labels of which one is correct.", hint="Leave it out.")
+        raise InvalidOptionError(f"--{next(iter(added))} is for labels of which one is correct.", hint="Leave it out.")
     found = kind.evaluate(classifier, paths, truth, **added, watched=partial(watched, quiet=quiet))
     show(_table(found))
     if stored.conditions.independent and (lines := found.label_rows()):
