@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from poise.calibration.tree import ARROW, Tree
-from poise.prompts.labels import read_labels
 from poise.text import as_words
 
 FILE = "tree.csv"  # one path such as "animal > cat > tabby" for each class, in the column "path"
@@ -51,6 +50,8 @@ def find_tree(folder: Path, root: Path) -> tuple[str, ...]:
     """Return the paths in the file ``tree.csv`` in a folder, or above it up to ``root``; none if there is no file."""
     for place in (folder, *folder.parents):
         if (place / FILE).is_file():
+            from poise.prompts.labels import read_labels  # its package imports torch, which readers do without
+
             return tuple(read_labels(place / FILE))
         if place == root:
             break
