@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from poise.backbones import load_model
 from poise.data import catalog
 from poise.errors import InvalidDatasetError
 from poise.report.published import paper
 from poise.reproduce.bands import band, published_values
 from poise.reproduce.gate import Check, GateError
 from poise.reproduce.timing import spoken
+from tests.backbones.saved import save_clip
 from tests.reproduce import made
 
 
@@ -35,6 +37,17 @@ def test_a_wrong_activation_stops_the_run(table, tmp_path):
         table.run(tmp_path / "runs", model=f"local-dir:{model}")
     assert found(error.value) == ["QuickGELU"]
     assert not (tmp_path / "runs" / "made").exists()  # nothing but the gate was run
+
+
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+def test_the_activation_is_seen_in_the_format_of_transformers(activation, tmp_path):
+    save_clip(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    for tower in ("text_config", "vision_config"):
+        content[tower]["hidden_act"] = activation
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    encoder = load_model(f"transformers:{tmp_path}", device="cpu")
+    assert encoder.quick_gelu == (activation == "quick_gelu")
 
 
 def test_a_wrong_template_stops_the_run(table, tmp_path):
