@@ -17,8 +17,10 @@ from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.evaluate.pairs import composed
 from poise.evaluate.run import run
 from poise.metrics import estimate
+from poise.report.exports import export
 from poise.report.figures.write import write_figures
 from poise.report.records.runs import load
+from poise.report.tables.analyses import analysis_tables
 from tests.backbones.saved import save_siglip
 from tests.evaluate.attempt import make_images
 from tests.evaluate.small_run import configure, rows_of
@@ -79,6 +81,8 @@ def test_a_run_and_its_reports(photos: Path, tmp_path: Path) -> None:
         app, ["bench", "table", str(tmp_path / "runs"), "--metrics", "map,label_ece,yes,precision,no,recall"]
     )
     assert "composed of two photos" in " ".join(shown.output.split())
+    assert analysis_tables(records) == []
+    assert export(records, tmp_path / "exported") == []
     drawn = write_figures(tmp_path / "runs", tmp_path / "figures", only=("labels",), resamples=20)
     assert {path.name.split("_")[0] for path in drawn.files} == {"labels"}
     page = CliRunner().invoke(app, ["bench", "page", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")])

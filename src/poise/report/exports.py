@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ from poise.text import file_name, safe_cell
 
 
 def export(runs: str | Path | Records, out: str | Path, *, names: bool = False) -> list[Path]:
-    """Write ``out/csv/*.csv`` and ``out/clip_benchmark/*.json``, and return the files."""
+    """Write ``out/csv/*.csv`` and ``out/clip_benchmark/*.json``, and return the files.
+
+    Both forms have one label per image, so that datasets whose labels are independent are left out.
+    """
     records = load(runs)
+    records = replace(records, groups=tuple(group for group in records.groups if not group.independent))
     csv_files = export_csv(records, Path(out) / "csv", names=names)
     return csv_files + export_clip_benchmark(records, Path(out) / "clip_benchmark")
 

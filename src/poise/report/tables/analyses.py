@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,7 +84,9 @@ def ablation(board: Scoreboard, setting: Setting) -> list[dict[str, Any]]:
 
 def analysis_tables(records: Records) -> list[Table]:
     """Return the analyses of all groups, the ablation of its four methods, and the paper's values for what was run."""
-    tables = [_analysis_table(records)]
+    # Calibration changes no prediction and follows the tuning; independent labels have no single prediction.
+    shown = [group for group in records.groups if group.calibration is None and not group.independent]
+    tables = [_analysis_table(records, shown)] if shown else []
     board = scoreboard(records, metrics=("accuracy", "ece"), resamples=1)
     for setting in records.settings:
         if grid := ablation(board, setting):
@@ -129,11 +132,9 @@ NOTES = (
 )
 
 
-def _analysis_table(records: Records) -> Table:
+def _analysis_table(records: Records, groups: Sequence[Group]) -> Table:
     lines, rows = [], []
-    for group in records.groups:
-        if group.calibration is not None:  # calibration changes no prediction and follows the tuning
-            continue
+    for group in groups:
         analysis, label = analyse(group), records.label(group.setting)
         columns = {
             "conf. correct": (analysis.confidence.correct, ".3f"),
