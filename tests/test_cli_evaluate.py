@@ -18,6 +18,7 @@ from poise.calibration.plots import risk_svg
 from poise.cli.app import app
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.evaluating import UNREADABLE, USED
+from poise.inference.predictor import Predictor
 from poise.metrics.selective import risk_coverage
 
 LABELS = ["american bulldog", "cat"]
@@ -108,6 +109,12 @@ def test_images_of_the_calibration_are_left_out_and_counted(folders: Path, calib
     found = classify.evaluate(paths, truth)
     assert (len(found), found.left_out) == (40, {USED: 40, UNREADABLE: 1})
     assert "Left out: 40 that the calibration was made with." in found.summary()
+
+
+def test_calibration_images_alone_are_refused_before_they_are_computed(
+    folders: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "run", None)
     refused = run(folders / "labelled", "--calibration", calibration)
     assert isinstance(refused.exception, InvalidCalibrationError)
     assert "40 that the calibration was made with" in str(refused.exception)

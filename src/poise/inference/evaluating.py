@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,10 @@ from poise.calibration.evaluation import Answered, Evaluation
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
 from poise.inference.calibrating import check_images
 from poise.inference.guarantees import LIKE_KNOWN
+from poise.loading.sources import PlannedImage, read_planned
 from poise.results import Failure, Result, Results
 from poise.text import counted
+from poise.views.recipe import ViewRecipe
 
 if TYPE_CHECKING:
     from poise.inference.classifier import Classifier
@@ -48,6 +50,7 @@ def evaluate(
             f"{counted(len(images), 'image')} and {counted(len(truth), 'label')} were given.",
             hint="Give one label per image.",
         )
+    check_unseen(classifier.guarantees.images, images, classifier.read_recipe())
     found: list[tuple[Results, int]] = []
     left_out = {USED: 0, UNREADABLE: 0}
     for outcome, label in zip(watched(classifier.each(images), len(images)), truth, strict=True):
@@ -56,11 +59,7 @@ def evaluate(
         else:
             found.append((outcome, label))
     if not found:
-        reasons = "; ".join(f"{number} {reason}" for reason, number in left_out.items() if number)
-        raise InvalidCalibrationError(
-            f"None of {counted(len(images), 'image')} can be used: {reasons}.",
-            hint="Give labelled images that `poise calibrate` has not seen.",
-        )
+        raise none_left(left_out)
     guarantees, methods = classifier.guarantees, {}
     others = [each for each in classifier.each(unlabelled) if not isinstance(each, Failure)]
     for name in (method.name for method in classifier.methods):
@@ -76,6 +75,22 @@ def evaluate(
         confidence=guarantees.confidence,
         left_out=left_out,
         copies=sum(LIKE_KNOWN in next(iter(row.values())).notes for row in [*(row for row, _ in found), *others]),
+    )
+
+
+def check_unseen(known: Container[str], images: Sequence[Any], recipe: ViewRecipe) -> None:
+    """Refuse images that are all calibration images before one is encoded; the first other one ends the reading."""
+    read = (read_planned(image, recipe) for image in images)
+    if len(images) and all(isinstance(image, PlannedImage) and image.key in known for image in read):
+        raise none_left({USED: len(images)})
+
+
+def none_left(left_out: Mapping[str, int]) -> InvalidCalibrationError:
+    """Return the error of an evaluation that leaves all images out, with how many for each reason."""
+    reasons = "; ".join(f"{number} {reason}" for reason, number in left_out.items() if number)
+    return InvalidCalibrationError(
+        f"None of {counted(sum(left_out.values()), 'image')} can be used: {reasons}.",
+        hint="Give labelled images that `poise calibrate` has not seen.",
     )
 
 

@@ -15,7 +15,7 @@ from poise.defaults import DEFAULT_METHOD
 from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import of_image
 from poise.inference.calibrating import Watched
-from poise.inference.evaluating import UNREADABLE, USED
+from poise.inference.evaluating import UNREADABLE, USED, check_unseen, none_left
 from poise.inference.guarantees import conditions_of
 from poise.inference.heuristics import match_of
 from poise.results import Failure, Result
@@ -206,6 +206,9 @@ def evaluate(
 ) -> LabelEvaluation:
     """Evaluate independent labels on images that were not calibrated on; see `Classifier.evaluate`."""
     table = truth_table(classifier.labels, labels)
+    guarantees = classifier.label_guarantees
+    assert guarantees is not None
+    check_unseen(guarantees.images, images, classifier.read_recipe())
     rows: list[tuple[Result, np.ndarray]] = []
     left_out = {USED: 0, UNREADABLE: 0}
     outcomes: Iterator[Any] = watched(classifier.each(images), len(images))
@@ -215,11 +218,7 @@ def evaluate(
         else:
             rows.append((outcome[ZERO_SHOT], row))
     if not rows:
-        raise InvalidCalibrationError(
-            "No image can be used.", hint="Give labelled images that `poise calibrate` has not seen."
-        )
-    guarantees = classifier.label_guarantees
-    assert guarantees is not None
+        raise none_left(left_out)
     asked = guarantees.thresholds is not None
     return LabelEvaluation(
         labels=classifier.labels,
