@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -85,6 +86,9 @@ def test_a_run_and_its_reports(photos: Path, tmp_path: Path) -> None:
     assert export(records, tmp_path / "exported") == []
     drawn = write_figures(tmp_path / "runs", tmp_path / "figures", only=("labels",), resamples=20)
     assert {path.name.split("_")[0] for path in drawn.files} == {"labels"}
+    (drawing,) = (path.read_text() for path in drawn.files if path.suffix == ".svg")
+    assert "frequency below probability" in drawing
+    assert not re.search("accuracy|confidence", drawing)
     page = CliRunner().invoke(app, ["bench", "page", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")])
     assert page.exit_code == 0, page.output
 

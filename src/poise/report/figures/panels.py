@@ -37,8 +37,13 @@ UNITS = {"percent": " (%)", "nats": " (nats)", "score": ""}
 FEW = 12  # points that get a name or number of their own
 
 
-def reliability(axes: Axes, below: Axes, bins: Bins) -> None:
-    """Accuracy of each bin and its gap to the mean confidence, coloured by direction and faded by count."""
+def reliability(
+    axes: Axes, below: Axes, bins: Bins, *, observed: str = "accuracy", predicted: str = "confidence"
+) -> None:
+    """Accuracy of each bin and its gap to the mean confidence, coloured by direction and faded by count.
+
+    ``observed`` and ``predicted`` name the two where the bins hold something else.
+    """
     filled = bins.count > 0
     width, middle, total = bins.upper - bins.lower, (bins.lower + bins.upper) / 2, bins.count.sum()
     strength = 0.4 + 0.6 * np.sqrt(bins.count / bins.count.max())
@@ -63,13 +68,13 @@ def reliability(axes: Axes, below: Axes, bins: Bins) -> None:
             zorder=2,
         )
     axes.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=0.9, zorder=4)
-    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel=observed)
     axes.tick_params(labelbottom=False)
     hits, sure = (np.nansum(bins.count * values) / total for values in (bins.accuracy, bins.confidence))
     below.bar(middle, bins.count / total, width, color=MUTED, edgecolor=WHITE, linewidth=0.5)
     below.axvline(hits, color=BLACK, linewidth=1.4)
     below.axvline(sure, color=OVER if sure > hits else UNDER, linewidth=1.4, linestyle="--")
-    below.set(xlim=(0, 1), xlabel=f"confidence (mean {sure:.2f}, accuracy {hits:.2f})", ylabel="share")
+    below.set(xlim=(0, 1), xlabel=f"{predicted} (mean {sure:.2f}, {observed} {hits:.2f})", ylabel="share")
 
 
 def confidence_histogram(axes: Axes, confidence: np.ndarray, correct: np.ndarray) -> None:

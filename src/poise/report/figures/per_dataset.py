@@ -19,13 +19,17 @@ from poise.report.records.scores import Scoreboard, floor_text, printed
 from poise.report.tables.analyses import analyse
 from poise.text import file_name
 
-RELIABILITY_KEY = (
-    KeyEntry("over-confident: accuracy below confidence", OVER, "hatched"),
-    KeyEntry("under-confident: accuracy above confidence", UNDER, "area"),
-    KeyEntry("both", MUTED, "area"),
-    KeyEntry("accuracy of all", BLACK),
-    KeyEntry("mean confidence; also where both are equal", BLACK, "line", "--"),
-)
+_FREQUENCY, _PROBABILITY = "frequency", "probability"  # in place of accuracy and confidence, of single labels
+
+
+def _reliability_key(observed: str = "accuracy", predicted: str = "confidence") -> tuple[KeyEntry, ...]:
+    return (
+        KeyEntry(f"over-confident: {observed} below {predicted}", OVER, "hatched"),
+        KeyEntry(f"under-confident: {observed} above {predicted}", UNDER, "area"),
+        KeyEntry("both", MUTED, "area"),
+        KeyEntry(f"{observed} of all", BLACK),
+        KeyEntry(f"mean {predicted}; also where both are equal", BLACK, "line", "--"),
+    )
 
 
 @kind(
@@ -50,13 +54,13 @@ def reliability_plots(board: Scoreboard) -> Iterator[Plot]:
             side = "over" if sure > hits else "under"
             alt = f"{side}-confident on average: mean confidence {sure:.2f}, accuracy {hits:.2f}"
             panels.append(Panel(title, partial(drawing.reliability, bins=bins), alt))
-        yield make(board, "reliability", setting, panels, dataset=dataset, heights=(2.7, 0.9), key=RELIABILITY_KEY)
+        yield make(board, "reliability", setting, panels, dataset=dataset, heights=(2.7, 0.9), key=_reliability_key())
 
 
 @kind(
     "labels",
     "Reliability of independent labels",
-    "Of labels that apply independently: how often labels apply, by their probability, all labels "
+    "Of labels that apply independently: how often labels apply (frequency), by their probability, all labels "
     "together. Needs a dataset whose images have several labels.",
     ("label_ece",),
 )
@@ -74,9 +78,12 @@ def label_plots(board: Scoreboard) -> Iterator[Plot]:
             chances, has = (
                 np.concatenate([getattr(each, name).ravel() for each in samples]) for name in ("chances", "has")
             )
-            panels.append(Panel(title, partial(drawing.reliability, bins=equal_width(chances, has)), title))
+            bins = equal_width(chances, has)
+            draw = partial(drawing.reliability, bins=bins, observed=_FREQUENCY, predicted=_PROBABILITY)
+            panels.append(Panel(title, draw, title))
         if panels:
-            yield make(board, "labels", setting, panels, dataset=dataset, heights=(2.7, 0.9), key=RELIABILITY_KEY)
+            key = _reliability_key(_FREQUENCY, _PROBABILITY)
+            yield make(board, "labels", setting, panels, dataset=dataset, heights=(2.7, 0.9), key=key)
 
 
 @kind(
