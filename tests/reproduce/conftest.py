@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -47,11 +49,14 @@ class Made:
         return reproduce(self.plan(out, **changes), partial(run, quiet=True), **options)
 
 
-def register(patch: pytest.MonkeyPatch, table: Made) -> None:
+@contextmanager
+def registered(patch: pytest.MonkeyPatch, table: Made) -> Iterator[None]:
     """Make the made dataset and its layout known."""
-    patch.setitem(catalog.datasets._entries, made.NAME, made.row())
     patch.setattr(plans, "LAYOUTS", {**plans.LAYOUTS, made.NAME: made.LAYOUT})
     patch.setattr(plans, "config_file", lambda name: table.config)
+    catalog.register(made.row())
+    yield
+    catalog.datasets.remove(made.NAME)
 
 
 @pytest.fixture(scope="session")
@@ -59,14 +64,14 @@ def made_once(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(header, "commit", lambda: "0")
         table = Made(tmp_path_factory.mktemp("made"))
-        register(patch, table)
-        (config,) = table.plan(table.root / "truth").runs
-        folder = run(gate_config(config), table.plan(table.root / "truth").settings, quiet=True).folder
-        patch.setattr(paper, "ROWS", made.published(50, 5))
-        (group,) = load(folder).groups
-        table.truth = {check.metric: check.measured for check in checks(group)}
-        patch.setattr(paper, "ROWS", made.published(table.truth["accuracy"], table.truth["ece"]))
-        table.done = table.run(table.root / "runs", say=table.said.append)
+        with registered(patch, table):
+            (config,) = table.plan(table.root / "truth").runs
+            folder = run(gate_config(config), table.plan(table.root / "truth").settings, quiet=True).folder
+            patch.setattr(paper, "ROWS", made.published(50, 5))
+            (group,) = load(folder).groups
+            table.truth = {check.metric: check.measured for check in checks(group)}
+            patch.setattr(paper, "ROWS", made.published(table.truth["accuracy"], table.truth["ece"]))
+            table.done = table.run(table.root / "runs", say=table.said.append)
     return table
 
 
@@ -74,5 +79,5 @@ def made_once(tmp_path_factory):
 def table(made_once, monkeypatch):
     monkeypatch.setattr(header, "commit", lambda: "0")
     monkeypatch.setattr(paper, "ROWS", made.published(made_once.truth["accuracy"], made_once.truth["ece"]))
-    register(monkeypatch, made_once)
-    return made_once
+    with registered(monkeypatch, made_once):
+        yield made_once

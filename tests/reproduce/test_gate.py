@@ -56,10 +56,11 @@ def test_a_wrong_template_stops_the_run(table, tmp_path):
     assert found(error.value)[0] == "template"
 
 
-def test_a_wrong_class_order_stops_the_run(table, tmp_path, monkeypatch):
+def test_a_wrong_class_order_stops_the_run(table, tmp_path):
     data = table.copy(tmp_path)
     made.save_split(data, table.labels, order=made.WRONG)
-    monkeypatch.setitem(catalog.datasets._entries, made.NAME, made.row(class_hash=""))
+    catalog.datasets.remove(made.NAME)
+    catalog.register(made.row(class_hash=""))
     with pytest.raises(GateError) as error:
         table.run(tmp_path / "runs", data=str(data))
     assert found(error.value) == ["class order"]
