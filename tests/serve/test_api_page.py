@@ -58,7 +58,7 @@ def test_an_image_is_classified_on_the_page(browser, tmp_path: Path) -> None:
     with running(service, page=True) as live:
         browser.get(f"{live.url}/docs")
         wait = _wait(browser)
-        wait(lambda: "needs a token" in browser.find_element("id", "problem").text)
+        wait(lambda: "needs a token. Type" in browser.find_element("id", "problem").text)
         browser.find_element("id", "token").send_keys("secret")
         browser.find_element("id", "load").click()
         wait(lambda: len(browser.find_elements("css selector", "details")) == 7)
