@@ -1,10 +1,11 @@
-"""How well signals without labelled images find wrong answers and images of something else: docs/unknown.md.
+"""How well signals without labelled images find wrong answers and out-of-distribution images: docs/unknown.md.
 
 python benchmarks/unknown.py --data FOLDER --cache FOLDER
 
 FOLDER contains Caltech101, EuroSAT and ImageNet in CoOp's layout, and `folders/pets` and `folders/cifar100` with one
-folder per class. Labels of images are used to measure, never to choose a number. "Something else": half of the classes,
-drawn at random, are left out of the labels, and images of these classes count as unknown (mean over several draws).
+folder per class. Labels of images are used to measure, never to choose a number. Out-of-distribution (OOD): half of
+the classes, drawn at random, are left out of the labels, and images of these classes count as unknown (mean over
+several draws).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _show_scores(encoder: DualEncoder, plain: dict, options: argparse.Namespace)
         cases = [(scores(images @ texts[kept].T, encoder.scale, *others), np.isin(labels, kept)) for kept in draws]
         unknown[name] = {key: [(found[key], known) for found, known in cases] for key in cases[0][0]}
     _print_table("AUROC in %, wrong answers", *_areas(wrong, options.resamples))
-    _print_table("AUROC in %, images of something else", *_areas(unknown, options.resamples))
+    _print_table("AUROC in %, out-of-distribution images", *_areas(unknown, options.resamples))
 
 
 def _areas(columns: dict[str, dict[str, list[Case]]], resamples: int) -> tuple[Cells, dict[str, float]]:
@@ -121,7 +122,7 @@ def _show_rules(encoder: DualEncoder, plain: dict, splits: int) -> None:
                 rates.setdefault(rule, []).append(tuple(float(rejected[group].mean()) for group in groups))
         for rule, rows in rates.items():
             cells.setdefault(rule, {})[name] = " / ".join(f"{100 * rate:.0f}" for rate in np.mean(rows, axis=0))
-    _print_table("Rejected in %: right answers / known classes / something else", cells)
+    _print_table("Rejected in %: right answers / known classes / OOD", cells)
 
 
 def _show_familiarity(encoder: DualEncoder, plain: dict, options: argparse.Namespace) -> None:
@@ -153,7 +154,7 @@ def _show_views(encoder: DualEncoder, sets: Sequence[str], options: argparse.Nam
         kept = np.sort(known_classes(len(images.classes), 0))
         labels = stored.labels.numpy()
         everything = np.arange(len(images.classes))
-        for heading, chosen in (("wrong", everything), ("else", kept)):
+        for heading, chosen in (("wrong", everything), ("OOD", kept)):
             answers = _answers(encoder, [images.classes[label] for label in chosen], stored.features)
             tuned = chosen[answers[METHOD].probs.argmax(-1).numpy()]
             good = tuned == labels if heading == "wrong" else np.isin(labels, kept)
