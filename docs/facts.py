@@ -169,8 +169,8 @@ def method_facts(name: str) -> str:
         )
     else:
         points, where = measured(name)
-        numbers = " / ".join(f"{value:.1f}" for value in points.get(name, ()))
-        rows["measured here, `pocket`, accuracy / ECE"] = f"{numbers}, {where}" if numbers else "not yet"
+        numbers = " / ".join(f"{value:.1f}" for value in points[name])
+        rows["measured here, `pocket`, accuracy / ECE"] = f"{numbers}, {where}"
     first, *others = [f"| {key} | {_escaped(value)} |" for key, value in rows.items()]
     return "\n".join([first, "|---|---|", *others])
 
@@ -194,10 +194,7 @@ def usage(name: str) -> str:
 
 
 def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
-    """Accuracy and ECE of a method and of those that were measured on the same images, and which images these are.
-
-    Both are empty for a method that was not measured.
-    """
+    """Accuracy and ECE of a method and of those that were measured on the same images, and which images these are."""
     if name in accuracy():
         both = {each: (float(accuracy()[each]), float(calibration_error()[each])) for each in accuracy()}
         return both, "five datasets"
@@ -207,8 +204,6 @@ def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
         found = {row["value"]: (float(row["accuracy"]), float(row["ece"])) for row in rows}
         return found, f"{rows[0]['images']} images of Pets"
     own = table("results.md", "| ECE (floor) | AURC |")
-    if name not in own:
-        return {}, ""
     cells = {each: [own[each][column] for column in ("accuracy", "ECE (floor)")] for each in ("zero-shot", name)}
     numbers = {each: tuple(float(cell.split()[0]) for cell in row) for each, row in cells.items()}
     return numbers, "1,000 images of Caltech101"
@@ -216,9 +211,7 @@ def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
 
 def figure(name: str) -> str:
     """The figure of a method's page."""
-    if not (images := measured(name)[1]):
-        return "It has not been measured on real images yet."
-    about = f"Accuracy and calibration error of pocket on {images}: {name} and what was measured beside it"
+    about = f"Accuracy and calibration error of pocket on {measured(name)[1]}: {name} and what was measured beside it"
     return f"![{about}](../figures/methods/{figure_file(name)})\n\n{about}."
 
 
@@ -308,7 +301,7 @@ GUIDES = {  # what a reader wants -> the page's title and file
     "try it in the browser": ("The demo page", "demo.md"),
     "know how often answers are right, from a few labelled images": ("When to trust a number", "calibration.md"),
     "go from a folder of photos to a report": ("From a folder of photos to a report", "tutorial.md"),
-    "find images that show something else": ("Out-of-distribution images", "unknown.md"),
+    "find images that show none of the labels": ("Out-of-distribution images", "unknown.md"),
     "classify many images, resume, and use the results in a pipeline": ("Batch jobs", "batch.md"),
     "answer requests over HTTP": ("Serving", "serving.md"),
     "call a server from Python": ("The client", "client.md"),
@@ -488,7 +481,7 @@ def pages() -> list[Path]:
 def figures() -> dict[Path, str]:
     """The figures that are made from the tables of results: file -> content."""
     folder = DOCS / "figures" / "methods"
-    return {folder / figure_file(name): draw(name) for name in methods.every_name() if measured(name)[0]}
+    return {folder / figure_file(name): draw(name) for name in methods.every_name()}
 
 
 if __name__ == "__main__":

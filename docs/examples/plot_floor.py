@@ -2,8 +2,9 @@
 Is an ECE of 5 % bad?
 =====================
 
-Even perfect confidences have a calibration error above 0, because the number of images in a bin is finite. The floor of
-ECE is what answers with the same confidences would have on average if each were right exactly as often as it says.
+Even perfectly calibrated confidences have a calibration error above 0, because the number of images in a bin is finite.
+The floor of ECE is what answers with the same confidences would have on average if each were right exactly as often as
+it says.
 """
 
 # %%
@@ -25,7 +26,7 @@ for count in counts:
 low, middle, high = np.transpose(measured)
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
-axis.fill_between(counts, low, high, alpha=0.25, label="ECE of perfect confidences, 90 % of draws")
+axis.fill_between(counts, low, high, alpha=0.25, label="ECE of perfectly calibrated confidences, 90 % of draws")
 axis.plot(counts, middle, label="median")
 axis.plot(counts, floors, "k--", label="floor (ece_floor)")
 axis.set(xscale="log", xlabel="images", ylabel="ECE, percent", ylim=(0, None))

@@ -196,7 +196,7 @@ class PromiseOptions:
     )
     recall: float | None = option(
         None,
-        "Likewise: say no so that at least this share of the images with a label gets no no.",
+        "Likewise: say no so that at least this share of the images with a label gets yes or unsure for it.",
         commands=(*_CALIBRATED, "evaluate"),
         request="recall",
         bounds={"gt": 0, "lt": 1},

@@ -64,8 +64,8 @@ class PredictionSets(Protocol):
 class Result:
     """The answer for one image.
 
-    Probabilities are relative to the labels and sum to 1 (with groups, in each group): an image of something else still
-    gets one of the labels, unless `Classifier` was given ``reject``. Independent labels have a probability each.
+    Probabilities are relative to the labels and sum to 1 (with groups, in each group): an out-of-distribution image
+    still gets one of the labels, unless `Classifier` was given ``reject``. Independent labels have a probability each.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _SCHEMA
@@ -91,7 +91,7 @@ class Result:
     match: float
     """Heuristic: how much better the image matches the best label than the labels on average, under the initial prompt
     and in units of the cosine: log(C * MCM) for C labels, where MCM is the maximum concept matching score. Low values
-    suggest that the image shows something else. Comparable between images under the same labels and model."""
+    suggest that the image shows none of the labels. Comparable between images under the same labels and model."""
     rejected: str | None = None
     """The most probable label, if ``match`` is below ``reject``, so that ``label`` is "unknown"; otherwise None."""
     notes: tuple[str, ...] = ()

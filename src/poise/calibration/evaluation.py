@@ -30,7 +30,7 @@ _TITLES = {
     "coverage": "Sets that contain the label",
     "set_size": "Labels per set",
     "ece": "ECE",
-    "ece_floor": "ECE of perfect confidences",
+    "ece_floor": "Finite-sample floor of ECE",
     "raw_ece": "ECE before calibration",
     "gap": "Mean confidence minus accuracy",
     "nll": "NLL",
@@ -164,8 +164,8 @@ class Evaluation:
         notes = [f"Left out: {number} {reason}." for reason, number in self.left_out.items() if number]
         if self.copies:
             notes.append(
-                f"Maybe calibration images in another size or encoding: {counted(self.copies, 'image')}. If so, leave "
-                "them out: numbers are too good with them."
+                f"{counted(self.copies, 'image')} may be calibration images in another size or encoding. If they are, "
+                "leave them out: numbers are too good with them."
             )
         if self.max_error is not None:
             promised = f"{100 * self.max_error:g} %"

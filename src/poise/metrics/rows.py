@@ -466,7 +466,7 @@ for _metric in (
     Metric(
         name="recall",
         title="Recall",
-        about="Of the labels that images have, the share that gets no no.",
+        about="Of the labels that images have, the share that gets yes or unsure.",
         needs="labelled",
         higher_is_better=None,
         **_independent(independent.weighted_recall, "outcomes"),
