@@ -169,8 +169,8 @@ def method_facts(name: str) -> str:
         )
     else:
         points, where = measured(name)
-        numbers = " / ".join(f"{value:.1f}" for value in points[name])
-        rows["measured here, `pocket`, accuracy / ECE"] = f"{numbers}, {where}"
+        numbers = " / ".join(f"{value:.1f}" for value in points.get(name, ()))
+        rows["measured here, `pocket`, accuracy / ECE"] = f"{numbers}, {where}" if numbers else "not yet"
     first, *others = [f"| {key} | {_escaped(value)} |" for key, value in rows.items()]
     return "\n".join([first, "|---|---|", *others])
 
@@ -194,7 +194,10 @@ def usage(name: str) -> str:
 
 
 def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
-    """Accuracy and ECE of a method and of those that were measured on the same images, and which images these are."""
+    """Accuracy and ECE of a method and of those that were measured on the same images, and which images these are.
+
+    Both are empty for a method that was not measured.
+    """
     if name in accuracy():
         both = {each: (float(accuracy()[each]), float(calibration_error()[each])) for each in accuracy()}
         return both, "five datasets"
@@ -204,6 +207,8 @@ def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
         found = {row["value"]: (float(row["accuracy"]), float(row["ece"])) for row in rows}
         return found, f"{rows[0]['images']} images of Pets"
     own = table("results.md", "| ECE (floor) | AURC |")
+    if name not in own:
+        return {}, ""
     cells = {each: [own[each][column] for column in ("accuracy", "ECE (floor)")] for each in ("zero-shot", name)}
     numbers = {each: tuple(float(cell.split()[0]) for cell in row) for each, row in cells.items()}
     return numbers, "1,000 images of Caltech101"
@@ -211,7 +216,9 @@ def measured(name: str) -> tuple[dict[str, tuple[float, ...]], str]:
 
 def figure(name: str) -> str:
     """The figure of a method's page."""
-    about = f"Accuracy and calibration error of pocket on {measured(name)[1]}: {name} and what was measured beside it"
+    if not (images := measured(name)[1]):
+        return "It has not been measured on real images yet."
+    about = f"Accuracy and calibration error of pocket on {images}: {name} and what was measured beside it"
     return f"![{about}](../figures/methods/{figure_file(name)})\n\n{about}."
 
 
@@ -481,7 +488,7 @@ def pages() -> list[Path]:
 def figures() -> dict[Path, str]:
     """The figures that are made from the tables of results: file -> content."""
     folder = DOCS / "figures" / "methods"
-    return {folder / figure_file(name): draw(name) for name in methods.every_name()}
+    return {folder / figure_file(name): draw(name) for name in methods.every_name() if measured(name)[0]}
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ CELLS = json.loads((blocks.ROOT / "docs" / "tutorial.ipynb").read_text("utf-8"))
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default:.*may be a copy")  # two crops of one photo
 def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

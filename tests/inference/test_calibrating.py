@@ -298,7 +298,7 @@ def smooth(number: int, seed: int = 0) -> list[Image.Image]:
 def test_near_copies_are_noticed(encoder, tmp_path: Path):
     given = smooth(30)
     copy = given[3].resize((64, 64))
-    with pytest.warns(UserWarning, match=r"1 image may be copies.*<image> like <image>\. Copies are no new draws"):
+    with pytest.warns(UserWarning, match=r"1 image may be a copy.*<image> like <image>\. Copies are no new draws"):
         made = classifier(encoder).calibrate([*given, copy], [*truth(30), truth(30)[3]])
     assert (len(made), len(made.looks)) == (31, 31)
     with pytest.warns(UserWarning, match="Their labels differ"):
@@ -309,7 +309,7 @@ def test_near_copies_are_noticed(encoder, tmp_path: Path):
     assert [LIKE_KNOWN in result.notes for result in calibrated(several)] == [True, False, False, False]
     found = calibrated.evaluate(several, truth(4))
     assert found.copies == 1
-    assert "1 image may be calibration images" in found.summary()
+    assert "another size or encoding: 1 image." in found.summary()
     assert calibrated.evaluate(several[1:], truth(3)).copies == 0
 
 

@@ -164,8 +164,8 @@ class Evaluation:
         notes = [f"Left out: {number} {reason}." for reason, number in self.left_out.items() if number]
         if self.copies:
             notes.append(
-                f"{counted(self.copies, 'image')} may be calibration images in another size or encoding. If they are, "
-                "leave them out: numbers are too good with them."
+                f"Maybe calibration images in another size or encoding: {counted(self.copies, 'image')}. If so, leave "
+                "them out: numbers are too good with them."
             )
         if self.max_error is not None:
             promised = f"{100 * self.max_error:g} %"

@@ -23,8 +23,9 @@ COSINES = np.cos(np.pi * np.arange(WAVES)[:, None] * (np.arange(CELLS) + 0.5) / 
 def look_of(image: Image.Image) -> str:
     """Return the hash of an image in mode RGB.
 
-    >>> picture = Image.radial_gradient("L").convert("RGB")
-    >>> Looks([look_of(picture)]).first_like(look_of(picture.resize((99, 99))))
+    >>> from poise.images.samples import sample_images
+    >>> photo = Image.open(sample_images()[0]).convert("RGB")
+    >>> Looks([look_of(photo)]).first_like(look_of(photo.resize((99, 99))))
     0
     """
     size = (min(image.width, SAMPLED), min(image.height, SAMPLED))

@@ -186,8 +186,8 @@ def _warn_of_copies(looks: Sequence[str], sources: Sequence[str], classes: Seque
     for same, found in pairs.items():
         if found:
             shown = listed([f"{sources[at]} like {sources[first]}" for at, first in found])
-            number = counted(len(found), "image")
-            warnings.warn(f"{number} may be copies, resized or encoded again: {shown}. {advice[same]}", stacklevel=4)
+            number = "1 image may be a copy" if len(found) == 1 else f"{len(found):,} images may be copies"
+            warnings.warn(f"{number}, resized or encoded again: {shown}. {advice[same]}", stacklevel=4)
 
 
 def _seconds(classifier: Classifier[Any], images: Sequence[Any]) -> list[float]:
