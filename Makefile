@@ -4,8 +4,8 @@ PYTHON ?= python
 CORE = tests/metrics tests/objectives tests/calibration tests/prompts tests/rules tests/posthoc tests/views tests/tuning \
   tests/inits/test_golden_coop.py tests/test_golden.py tests/test_methods.py tests/test_quality.py
 
-LONG = tests/tuning/test_dynaprompt.py tests/calibration/test_guarantees.py tests/calibration/test_exact_search.py \
-  tests/calibration/test_monitor.py
+LONG = tests/tuning/test_dynaprompt.py tests/tuning/test_published_frameworks.py tests/views/test_resample.py \
+  $(addprefix tests/calibration/,test_guarantees.py test_exact_search.py test_monitor.py test_posterior.py)
 
 .PHONY: check quick docs format matrix coverage audit licences sbom hashes wheel other lowest fuzz chaos mutate
 check:
