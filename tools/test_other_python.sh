@@ -19,7 +19,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$other" -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet -c "$root/constraints.txt" numpy scipy pillow pyarrow filelock matplotlib typer rich jinja2 \
-  safetensors pytest pytest-timeout hypothesis
+  safetensors scikit-learn pytest pytest-timeout hypothesis
 "$work/venv/bin/pip" install --quiet --no-deps "$root" # also builds the wheel with this Python
 "$work/venv/bin/python" -m compileall -q -f "$work"/venv/lib/python*/site-packages/poise
 for command in --help "bench run --help" "list metrics" "list datasets"; do
@@ -27,6 +27,6 @@ for command in --help "bench run --help" "list metrics" "list datasets"; do
   "$work/venv/bin/poise" $command >/dev/null
 done
 cd "$root" # tests/conftest.py imports torch
-"$work/venv/bin/python" -m pytest -q --noconftest --hypothesis-profile=ci -p no:cacheprovider tests/metrics tests/calibration \
-  tests/test_image_modes.py tests/test_cli_help.py --deselect tests/test_cli_help.py::test_a_variable_has_the_name_of_its_option
+"$work/venv/bin/python" -m pytest -q --noconftest --hypothesis-profile=ci -p no:cacheprovider -m "not slow and not data" \
+  tests/metrics tests/calibration tests/test_image_modes.py tests/test_cli_help.py --deselect tests/test_cli_help.py::test_a_variable_has_the_name_of_its_option
 echo "$("$work/venv/bin/python" --version) works as far as it needs no torch."
