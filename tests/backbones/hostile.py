@@ -372,7 +372,6 @@ ATTACKS: list[Attack] = [
     ],
     *[
         Attack(f"weights-{base}-{name}", base, raw(WEIGHTS.get(base, "model.safetensors"), content), words)
-        for base in ("vit", "clip")
         for name, content, words in (
             ("pickle", pickle.dumps(Bomb()), "not a readable safetensors"),
             ("empty", b"", "not a readable safetensors"),
@@ -393,6 +392,7 @@ ATTACKS: list[Attack] = [
                 "100001 tensors",
             ),
         )
+        for base in ("vit", "clip")
     ],
     *[
         Attack(f"weights-{name}", base, tensors(WEIGHTS.get(base, "model.safetensors"), update), words)

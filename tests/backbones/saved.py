@@ -67,23 +67,23 @@ def _simple_tokenizer() -> SimpleTokenizer:
     return SimpleTokenizer()
 
 
-def save_clip(folder: Path, *, length: int = 77) -> Any:
-    """A random transformers CLIPModel with CLIP's own vocabulary; returns the model."""
+def save_clip(folder: Path, *, length: int = 77, merges: int | None = 1000) -> Any:
+    """A random transformers CLIPModel with the first merges of CLIP's vocabulary (all take long); returns the model."""
     import transformers
 
     simple = _simple_tokenizer()
-    vocabulary = dict(simple.encoder)
-    vocabulary["<|startoftext|>"] = vocabulary.pop("<start_of_text>")
-    vocabulary["<|endoftext|>"] = vocabulary.pop("<end_of_text>")
+    known = list(simple.bpe_ranks)[:merges]
+    words = [*list(simple.encoder)[: 512 + len(known)], "<|startoftext|>", "<|endoftext|>"]  # 512: bytes, twice
     transformers.CLIPTokenizer(
-        vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=length
+        vocab={word: number for number, word in enumerate(words)}, merges=known, model_max_length=length
     ).save_pretrained(folder)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     ends: dict[str, int] = {
         "max_position_embeddings": length,
-        "bos_token_id": 49406,
-        "eos_token_id": 49407,
-        "pad_token_id": 49407,
+        "vocab_size": len(words),
+        "bos_token_id": len(words) - 2,
+        "eos_token_id": len(words) - 1,
+        "pad_token_id": len(words) - 1,
     }
     config = transformers.CLIPConfig(
         text_config=shape | ends, vision_config=shape | {"image_size": 32, "patch_size": 8}, projection_dim=16
