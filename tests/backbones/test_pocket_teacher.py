@@ -45,8 +45,8 @@ def nouns() -> dict[str, Any]:
         {"children": [2, 3], "size": 2, "rows": [DOG]},
         *({"children": [], "size": 1, "rows": [c]} for c in (1, 2, 3)),
     ]
-    templates = [([320, 1125], [269])]
-    return {"rows": rows, "nodes": nodes, "distractors": [[5000], [5001], [5002], [5003]], "templates": templates}
+    texts = {"templates": [([320, 1125], [269])], "looks": [([6003], [])], "adjectives": [[6000]], "anchors": [[5004]]}
+    return {"rows": rows, "nodes": nodes, "distractors": [[5000], [5001], [5002], [5003]], **texts}
 
 
 def teacher_of(distil: ModuleType, nouns: dict[str, Any]) -> tuple[Any, torch.Tensor]:
@@ -94,10 +94,8 @@ def test_a_label_that_covers_nothing_gets_what_it_has_beside_the_names(
         assert float(known[n]) == pytest.approx(sure, abs=1e-6)
 
 
-def test_directions_and_tower_learn_what_moves_and_keep_the_rest(
-    distil: ModuleType, nouns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import refit
+def small_stage(distil: ModuleType, nouns: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A first stage of one small layer, and the directions of its nouns."""
     from tower import TextTower
 
     monkeypatch.setattr(distil, "NEAR", 2)
@@ -111,7 +109,16 @@ def test_directions_and_tower_learn_what_moves_and_keep_the_rest(
         "image": torch.arange(60),
         "view": torch.zeros(60, dtype=torch.long),
     }
-    directions = distil.Directions(tower, nouns, photos, distil.Settings(steps=8, keep=0.1), "cpu")
+    return tower, distil.Directions(tower, nouns, photos, distil.Settings(steps=8, keep=0.1), "cpu")
+
+
+def test_directions_and_tower_learn_what_moves_and_keep_the_rest(
+    distil: ModuleType, nouns: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import held_back
+    import refit
+
+    tower, directions = small_stage(distil, nouns, monkeypatch)
     found = directions.learn()
     labels = distil.LabelSet([DOG, 3, -1], [-1, -1, 0])
     target, _ = directions.teacher(labels, directions.seen)
@@ -145,4 +152,26 @@ def test_directions_and_tower_learn_what_moves_and_keep_the_rest(
     torch.testing.assert_close(moved[: len(found)], found - directions.first)
     assert not moved[len(found) :].any()
     second.train()
-    assert "same as before" in second.report()
+    assert "same as before" in held_back.report(tower, directions, tmp_path)
+
+
+def test_a_tower_learns_the_answers_on_label_sets(
+    distil: ModuleType, nouns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import label_fit
+
+    for name, value in {"POOL": 8, "ANCHORS": 8, "SETS": 4, "WARM_UP": 1}.items():
+        monkeypatch.setattr(label_fit, name, value)
+    tower, directions = small_stage(distil, nouns, monkeypatch)
+    learner = label_fit.LabelFit(tower, directions, label_fit.Settings(steps=6, rate=2e-3))
+    labels = distil.LabelSet([DOG, 3, -1], [-1, -1, 0])
+    target, _ = directions.teacher(labels, directions.seen)
+    texts = distil.standard(nouns, [[4000], [2003], [5000]])
+
+    def divergence() -> float:
+        logits = distil.SCALE * directions.seen["whole"] @ distil.encode(tower, texts, "cpu").T
+        return float(distil.divergence(logits, target).mean())
+
+    before = divergence()
+    learner.train()
+    assert divergence() < before

@@ -2,7 +2,8 @@
 
 Pets as cat or dog, CIFAR-100's 20 superclasses, ImageNet by about 20 coarse groups, and by label sets of mixed depth.
 The groups and sets are drawn from WordNet (`nouns.py`); an image belongs to the narrowest label that covers its class.
-The limit is the sum over the model's answers to the fine names of the dataset, or to ImageNet's for Pets.
+The limit is the sum over the model's answers to the fine names of the dataset, or to ImageNet's for Pets. Then each
+dataset with its own names. All models must have the image tower of the first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from train import REPOSITORY
 from poise import data
 from poise.backbones import load_model
 from poise.encoding.class_texts import ClassTexts
-from poise.inference.features import encode
+from poise.inference.features import LabelledFeatures, encode
 from poise.metrics import ece
 from poise.prompts import init_prompt, tokenise
 from poise.types import DualEncoder
@@ -54,6 +56,7 @@ SUPERCLASSES = {
     "vehicles 1": "bicycle bus motorcycle pickup_truck train",
     "vehicles 2": "lawn_mower rocket streetcar tank tractor",
 }
+Seen = Mapping[str, tuple[Sequence[str], LabelledFeatures]]
 GROUPS, SMALLEST, LARGEST = 20, 10, 120  # coarse groups of ImageNet's classes, and how many classes each has
 SETS, FIRST, FEWEST = 40, 5 * 10**6, 20  # label sets of mixed depth, first seed, and images that a set must have
 
@@ -85,9 +88,8 @@ def narrowest(rows: list[dict[str, Any]]) -> Tensor:
 class Answers:
     """Zero-shot answers of one model on the plain view of a dataset's images."""
 
-    def __init__(self, encoder: DualEncoder, images: data.ImageSet, cache: Path | None) -> None:
-        self.encoder, self.names = encoder, list(images.classes)
-        found = encode(images, encoder, ViewRecipe(1), cache=cache)
+    def __init__(self, encoder: DualEncoder, names: Sequence[str], found: LabelledFeatures) -> None:
+        self.encoder, self.names = encoder, list(names)
         self.features, self.labels = found.features, found.labels
 
     def __call__(self, labels: list[str]) -> Tensor:
@@ -116,16 +118,23 @@ def members_of(groups_: dict[str, str], names: list[str]) -> Tensor:
     return torch.tensor([[float(n.replace(" ", "_") in g.split()) for n in names] for g in groups_.values()])
 
 
-def measure(encoder: DualEncoder, root: Path, cache: Path | None, nouns: dict[str, Any]) -> dict[str, Any]:
-    """Scores by table row: the labels' own, and the limit's."""
-    opened = {
-        name: Answers(encoder, data.open_dataset(spec, root), cache)
-        for name, spec in {
-            "pets": f"folder:{root}/folders/pets",
-            "cifar100": f"folder:{root}/folders/cifar100",
-            "imagenet": "imagenet",
-        }.items()
+def seen(encoder: DualEncoder, root: Path, cache: Path | None) -> Seen:
+    """Names and image features of the datasets; models that differ in their texts share the features."""
+    specs = {
+        "imagenet": "imagenet",
+        "caltech101": "caltech101",
+        "pets": f"folder:{root}/folders/pets",
+        "cifar100": f"folder:{root}/folders/cifar100",
     }
+    opened = {name: data.open_dataset(spec, root) for name, spec in specs.items()}
+    return {
+        name: (images.classes, encode(images, encoder, ViewRecipe(1), cache=cache)) for name, images in opened.items()
+    }
+
+
+def measure(encoder: DualEncoder, images: Seen, nouns: dict[str, Any]) -> dict[str, Any]:
+    """Scores by table row: the labels' own, and the limit's."""
+    opened = {name: Answers(encoder, *found) for name, found in images.items()}
     pets, cifar, imagenet = opened["pets"], opened["cifar100"], opened["imagenet"]
     kinds = members_of({"cat": CATS}, pets.names)
     rows = {row["text"]: row for row in reversed(nouns["rows"])}
@@ -160,9 +169,11 @@ def main() -> None:
     nouns = json.loads(lzma.decompress((args.cache / "nouns.json.xz").read_bytes()))
     print("| images and labels | model | accuracy | confidence | ECE | limit: accuracy | confidence |")
     print("|---|---|--:|--:|--:|--:|--:|")
+    images: Seen | None = None
     for model in args.models:
         encoder = load_model(model, device="cpu", dtype="float32")
-        for row, (own, *limit) in measure(encoder, args.data, args.features, nouns).items():
+        images = images or seen(encoder, args.data, args.features)
+        for row, (own, *limit) in measure(encoder, images, nouns).items():
             cells = [f"{value:.1f}" for value in (*own, *(limit[0][:2] if limit else ()))]
             print("| " + " | ".join([row, model, *cells, *[""] * (5 - len(cells))]) + " |", flush=True)
 

@@ -12,15 +12,17 @@ then learns to give these directions (`refit.py`).
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from batches import padded
-from label_sets import KINDS, Drawer, LabelSet
+from label_sets import Drawer, LabelSet
 from torch import Tensor
 from torch.nn import functional as F
 from tower import END, START, TextTower
@@ -31,7 +33,6 @@ FLOOR = 0.1  # least weight of an image on which no label of the set is seen
 SETS, VIEWS = 16, 8192  # label sets and views of photos in one step
 NEAR = 16  # distractors that are most alike to a noun
 WARM_UP, REPORT = 20, 200  # steps
-MEASURED = 40  # label sets of each kind that are measured on
 _drawer: Drawer | None = None  # of a process that draws label sets
 
 
@@ -46,20 +47,35 @@ class Settings:
     seed: int = 0
 
 
+def members_of(rows: list[dict[str, Any]]) -> Tensor:
+    """How far each noun covers each class [n, 1000]."""
+    members = torch.zeros(len(rows), 1000)
+    for r, row in enumerate(rows):
+        classes, weights = zip(*row["cover"], strict=True)
+        members[r, list(classes)] = torch.tensor(weights)
+    return members
+
+
+def share_of(members: Tensor) -> Tensor:
+    """How much of each class every label gets [1000, n]: a label's weight is one over the number of its classes."""
+    share = members / members.sum(1, keepdim=True).clamp(min=1)
+    return (members.amax(0) * share / share.sum(0).clamp(min=1e-9)).T
+
+
+def known_of(covered: Tensor) -> Tensor:
+    """How far an answer comes from what some label covers, from the probability that the labels cover."""
+    return covered.square() / (covered.square() + OPEN * (1 - covered).square())
+
+
 class Teacher:
     """Answers over any label set, from the distribution over the 1000 classes."""
 
     def __init__(self, nouns: dict[str, Any], old: Tensor, others: Tensor) -> None:
         """`old` [N, D] and `others` [O, D] are the first stage's directions of nouns and distractors."""
-        count = len(nouns["rows"])
-        members = torch.zeros(count + len(others), 1000)
-        for r, row in enumerate(nouns["rows"]):
-            classes, weights = zip(*row["cover"], strict=True)
-            members[r, list(classes)] = torch.tensor(weights)
+        members = F.pad(members_of(nouns["rows"]), (0, 0, 0, len(others)))
         self.members = members.to(old.device)
-        self.size = self.members.sum(1).clamp(min=1)
         self.old = torch.cat([old, others])
-        self.first_other = count
+        self.first_other = len(nouns["rows"])
 
     def at(self, labels: LabelSet) -> Tensor:
         """Where the labels are in `old` [n]."""
@@ -69,12 +85,10 @@ class Teacher:
     def __call__(self, labels: LabelSet, photos: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Probabilities of the labels [B, n], and how far they come from what some label covers [B]."""
         at, classes = self.at(labels), photos["classes"]
-        members = self.members[at]
-        share = members / self.size[at, None]
-        share = (members.amax(0) * share / share.sum(0).clamp(min=1e-9)).T
+        share = share_of(self.members[at])
         sums = classes @ share
         covered = sums.sum(-1, keepdim=True)
-        known = covered.square() / (covered.square() + OPEN * (1 - covered).square())
+        known = known_of(covered)
         before = SCALE * photos["features"] @ self.old[at].T
         names = SCALE * photos["features"] @ self.old[:1000].T
         beside = ((classes * names) @ share + (1 - sums) * before).softmax(-1)
@@ -181,8 +195,10 @@ class Directions:
             if owner[r] == r and row["word"] not in held and not row["pair"] and (r < 1000 or len(row["cover"]) > 1)
         ]
         photos = {key: value.to(device) for key, value in photos.items()}
+        photos["whole"] = photos["features"]  # a tower whose projection learns may leave the space
         photos["features"] = photos["features"] @ self.basis
         apart = photos["image"] % 5 == 0 if options.hold_out else photos["image"] < 0
+        self.photos = photos
         self.seen = {key: value[~apart] for key, value in photos.items()}
         self.kept = {key: value[(photos["image"] % 5 == 0) & (photos["view"] == 0)] for key, value in photos.items()}
 
@@ -191,25 +207,30 @@ class Directions:
         options, at = self.options, torch.tensor(self.free, device=self.device)
         learnt = torch.nn.Parameter(self.first[at].clone())
         optimizer = torch.optim.Adam([learnt], betas=(0.9, 0.99))
-        generator = torch.Generator().manual_seed(options.seed)
-        seeds = (options.seed * 10**7 + k for k in range(options.steps * SETS))
-        pool = multiprocessing.get_context("fork").Pool(workers, use_drawer, (self.drawer,)) if workers else None
-        sets = pool.imap(draw_set, seeds, chunksize=SETS) if pool else map(self.drawer, seeds)
-        start = time.time()
-        for step in range(options.steps):
-            rate = options.rate * min(1, (step + 1) / WARM_UP) * (1 - step / options.steps)
-            optimizer.param_groups[0]["lr"] = rate
-            directions = self.first.index_put((at,), F.normalize(learnt, dim=-1))[self.owner]
-            fit, moved = self.loss([next(sets) for _ in range(SETS)], directions, generator)
-            optimizer.zero_grad(set_to_none=True)
-            (fit + options.keep * moved).backward()
-            optimizer.step()
-            if (step + 1) % REPORT == 0:
-                texts = f"fit {fit.item():.4f} moved {moved.item():.4f}"
-                print(f"directions: step {step + 1}/{options.steps} {time.time() - start:.0f}s {texts}", flush=True)
-        if pool:
-            pool.terminate()
+        generator, start = torch.Generator().manual_seed(options.seed), time.time()
+        with self.drawn(options.steps, options.seed, workers) as sets:
+            for step in range(options.steps):
+                rate = options.rate * min(1, (step + 1) / WARM_UP) * (1 - step / options.steps)
+                optimizer.param_groups[0]["lr"] = rate
+                directions = self.first.index_put((at,), F.normalize(learnt, dim=-1))[self.owner]
+                fit, moved = self.loss([next(sets) for _ in range(SETS)], directions, generator)
+                optimizer.zero_grad(set_to_none=True)
+                (fit + options.keep * moved).backward()
+                optimizer.step()
+                if (step + 1) % REPORT == 0:
+                    texts = f"fit {fit.item():.4f} moved {moved.item():.4f}"
+                    print(f"directions: step {step + 1}/{options.steps} {time.time() - start:.0f}s {texts}", flush=True)
         return F.normalize(self.first.index_put((at,), learnt.detach()), dim=-1)[self.owner]
+
+    @contextlib.contextmanager
+    def drawn(self, steps: int, seed: int, workers: int) -> Iterator[Iterator[LabelSet]]:
+        """The label sets of all steps, in order, drawn by `workers` processes."""
+        seeds = (seed * 10**7 + k for k in range(steps * SETS))
+        if not workers:
+            yield map(self.drawer, seeds)
+            return
+        with multiprocessing.get_context("fork").Pool(workers, use_drawer, (self.drawer,)) as pool:
+            yield pool.imap(draw_set, seeds, chunksize=SETS)
 
     def loss(self, sets: list[LabelSet], nouns: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Divergence from the teacher on some photos, and how far the nouns of label sets have moved: 1 - cosine."""
@@ -224,24 +245,3 @@ class Directions:
             fit = fit + (weights_of(target, known) * divergence(logits, target)).sum() / SETS
             moved = moved + away[[r for r in labels.rows if r >= 0]].mean() / SETS
         return fit, moved
-
-    @torch.no_grad()
-    def measure(self, directions: Tensor, drawer: Drawer) -> str:
-        """On fixed label sets: answers equal to the teacher's, mean confidence of both (percent), divergence.
-
-        `directions` [N + O, width] are those of nouns and distractors.
-        """
-        text = []
-        for kind in KINDS if drawer is self.drawer else ("cut", "words"):
-            found = torch.zeros(4, device=self.device)
-            for number in range(MEASURED):
-                labels = drawer(10**6 + number, kind)
-                target, known = self.teacher(labels, self.kept)
-                weight = known * (known > 0.5)
-                logits = SCALE * self.kept["features"] @ directions[self.teacher.at(labels)].T
-                same = (logits.argmax(-1) == target.argmax(-1)).float()
-                sure, wanted = logits.softmax(-1).amax(-1), target.amax(-1)
-                columns = torch.stack([100 * same, 100 * sure, 100 * wanted, divergence(logits, target)])
-                found += (columns * weight).sum(1) / weight.sum().clamp(min=1e-6) / MEASURED
-            text.append("{} same {:.1f} confidence {:.1f} / {:.1f} divergence {:.3f}".format(kind, *found.tolist()))
-        return "; ".join(text)

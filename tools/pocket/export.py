@@ -1,8 +1,9 @@
 """Put trunk, projection and text tower together in open_clip's `local-dir` format, with an honest scale.
 
-The scale is fitted on Caltech101's train images (their labels serve here and nowhere else): the mean negative
-log-likelihood over three kinds of label set, each weighing the same: its own 100 names, many random ten of them, and
-its 100 names among 900 other nouns.
+The scale has the least mean negative log-likelihood over four kinds of label set, each weighing the same. Three are of
+Caltech101's train images (their labels serve here, and to choose in `held_back.py`): its own 100 names, many random ten
+of them, and its 100 names among 900 other nouns. The fourth are cuts of WordNet's tree on photos without labels, with
+the image tower's own answers, summed, as the truth.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import corpus as corpora
+import distil
+import nouns
 import space as spaces
 import torch
 import units
 from convert import load_trunk
+from label_sets import Drawer
 from looks import SIZE, preprocess
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -25,6 +31,9 @@ from torch.nn import functional as F
 from units import CONFIG, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SCALES = torch.arange(5, 100, 0.5)
+CUTS = 200
+Set = tuple[Tensor, Tensor, Tensor]  # cosines [N, n], the truth [N, n] and weights of images [N]
 FOLDER = REPOSITORY / "src" / "poise" / "backbones" / "weights" / "pocket"
 
 
@@ -96,30 +105,65 @@ def labelled_features(data: Path, model: torch.nn.Module, cache: Path) -> tuple[
 
 @torch.inference_mode()
 def fit_scale(model: torch.nn.Module, tokenizer: object, data: Path, cache: Path) -> tuple[float, dict[str, float]]:
-    """The scale with the least mean negative log-likelihood; also each label set's own best scale."""
-    features, labels, names = labelled_features(data, model, cache / "scale_features.safetensors")
+    """The scale with the least mean negative log-likelihood; also each kind's own best scale."""
+
+    def encode(labels: list[str]) -> Tensor:
+        tokens = tokenizer([f"a photo of a {label}." for label in labels])  # type: ignore[operator]
+        return torch.cat([F.normalize(model.encode_text(part), dim=-1) for part in tokens.split(128)])
+
     corpus = corpora.load(cache, cache / "wordnet", data / "imagenet" / "classnames.txt")
-    generator = torch.Generator().manual_seed(0)
-    nouns = [corpus["synsets"]["words"][s][0] for s in corpus["photographed"]]
-    others = [nouns[i] for i in torch.randperm(len(nouns), generator=generator)[:900].tolist() if nouns[i] not in names]
-    tokens = tokenizer([f"a photo of a {n}." for n in names + others])  # type: ignore[operator]
-    texts = torch.cat([F.normalize(model.encode_text(part), dim=-1) for part in tokens.split(128)])
-    cosine = features @ texts.T
-    tens = [torch.randperm(len(names), generator=generator)[:10] for _ in range(200)]
-    sets = {"10 names": tens, "100 names": [torch.arange(len(names))], "1000 names": [torch.arange(len(texts))]}
-    scales = torch.arange(5, 100, 0.5)
+    found = [*names_of_caltech(encode, labelled_features(data, model, cache / "scale_features.safetensors"), corpus)]
+    found.append(("cuts", cuts_of_the_tree(encode, nouns.load(cache, corpus), load_file(cache / "photos.safetensors"))))
     losses = {}
-    for kind, many in sets.items():
-        total, count = torch.zeros(len(scales)), 0
-        for chosen in many:
-            inside = torch.isin(labels, chosen)
-            truth = (labels[inside][:, None] == chosen).int().argmax(-1)
-            logits = cosine[inside][:, chosen]
-            total += torch.stack([F.cross_entropy(s * logits, truth, reduction="sum") for s in scales])
-            count += len(truth)
+    for kind, sets in found:
+        total, count = torch.zeros(len(SCALES)), 0.0
+        for cosine, truth, weight in sets:
+            nll = torch.stack([-(truth * (s * cosine).log_softmax(-1)).sum(-1) @ weight for s in SCALES])
+            total, count = total + nll, count + float(weight.sum())
         losses[kind] = total / count
-    best = {kind: float(scales[loss.argmin()]) for kind, loss in losses.items()}
-    return float(scales[torch.stack(list(losses.values())).mean(0).argmin()]), best
+    best = {kind: float(SCALES[loss.argmin()]) for kind, loss in losses.items()}
+    return float(SCALES[torch.stack(list(losses.values())).mean(0).argmin()]), best
+
+
+def names_of_caltech(
+    encode: Callable[[list[str]], Tensor], images: tuple[Tensor, Tensor, list[str]], corpus: dict[str, Any]
+) -> Iterator[tuple[str, list[Set]]]:
+    """Its names, ten of them, and its names among other nouns."""
+    features, labels, names = images
+    generator = torch.Generator().manual_seed(0)
+    words = [corpus["synsets"]["words"][s][0] for s in corpus["photographed"]]
+    drawn = [words[i] for i in torch.randperm(len(words), generator=generator)[:900].tolist()]
+    cosine = features @ encode(names + [word for word in drawn if word not in names]).T
+    tens = [torch.randperm(len(names), generator=generator)[:10] for _ in range(200)]
+    every, many = torch.arange(len(names)), torch.arange(cosine.shape[1])
+    for kind, sets in {"10 names": tens, "100 names": [every], "1000 names": [many]}.items():
+        inside = [torch.isin(labels, chosen) for chosen in sets]
+        yield (
+            kind,
+            [
+                (cosine[at][:, chosen], (labels[at][:, None] == chosen).float(), torch.ones(int(at.sum())))
+                for at, chosen in zip(inside, sets, strict=True)
+            ],
+        )
+
+
+def cuts_of_the_tree(
+    encode: Callable[[list[str]], Tensor], words: dict[str, Any], parts: dict[str, Tensor]
+) -> list[Set]:
+    """Cuts of WordNet's tree; photos count as far as some label covers what the image tower sees."""
+    photos = {key: value[parts["view"] == 0] for key, value in distil.unpacked(parts).items()}
+    drawer = Drawer(words, [], lambda row: not row["pair"])
+    sets = [drawer(2 * 10**6 + number, "cut", distractors=False).rows for number in range(CUTS)]
+    used = sorted({row for rows in sets for row in rows})
+    cosine = photos["features"] @ encode([words["rows"][row]["text"] for row in used]).T
+    at = {row: column for column, row in enumerate(used)}
+    found = []
+    for rows in sets:
+        sums = photos["classes"] @ distil.share_of(distil.members_of([words["rows"][row] for row in rows]))
+        covered = sums.sum(-1, keepdim=True)
+        weight = distil.known_of(covered)[:, 0]
+        found.append((cosine[:, [at[row] for row in rows]], sums / covered.clamp(min=1e-9), weight))
+    return found
 
 
 def finish(text: dict[str, Tensor], cache: Path, data: Path, out: Path) -> None:

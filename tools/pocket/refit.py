@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 from batches import SECOND_WEIGHT, Sentences
-from distil import SCALE, Directions, encode, held_words, owners, standard
+from distil import SCALE, Directions, held_words, owners
 from torch import Tensor
 from torch.nn import functional as F
 from tower import TextTower
@@ -26,7 +25,6 @@ SHARES = {"names": 0.25, "nouns": 0.35, "words": 0.27, "plurals": 0.03, "pieces"
 COSINE = 4.0  # weight of the cosine against the logits' error
 PHOTOGRAPHED = 3.0  # how much oftener a word for something that is photographed is drawn
 WARM_UP, REPORT = 100, 250  # steps
-MEASURED = 200  # label sets of nouns that should not change
 APART = 10  # of the nouns that cover nothing, every so many-th is held back to choose
 
 
@@ -115,27 +113,3 @@ class Refit:
         target = F.normalize(before + self.moved[drawn.piece] + second, dim=-1)
         error = F.normalize(self.tower(drawn.ids, parts=3), dim=-1) - target
         return error.square().sum(-1).mean() / 2, SCALE**2 * ((error @ self.spread) * error).sum(-1).mean()
-
-    def report(self) -> str:
-        """How far the tower agrees with the teacher, and with the first stage where nothing should change."""
-        own, nouns = self.directions, self.directions.nouns
-        words = [row["ids"] for row in nouns["rows"]]
-        found = encode(self.tower, standard(nouns, words + nouns["distractors"]), own.device) @ own.basis
-        found = F.normalize(found, dim=-1)
-        texts = [f"nouns: {own.measure(found, own.drawer)}"]
-        if own.options.hold_out:
-            texts.append(f"held-back nouns: {own.measure(found, own.unseen)}")
-        return "\n".join([*texts, f"nouns that cover no class: {self.unchanged(found)}"])
-
-    @torch.no_grad()
-    def unchanged(self, found: Tensor) -> str:
-        """Random label sets of nouns that cover no class: answers equal to the first stage's."""
-        own, draw, same = self.directions, random.Random(2), []
-        before = torch.cat([own.first, own.others])
-        pool = range(len(own.first), len(before), APART)
-        for _ in range(MEASURED):
-            at = draw.sample(pool, min(len(pool), round(math.exp(draw.uniform(math.log(2), math.log(200))))))
-            old, new = ((own.kept["features"] @ part[at].T).argmax(-1) for part in (before, found))
-            same.append((old == new).float().mean())
-        cosine = (found[len(own.first) :] * own.others).sum(-1).mean()
-        return f"same as before {100 * torch.stack(same).mean():.2f} cosine {cosine:.4f}"
