@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU; read once, when a kernel is defined
+gc.disable()  # until all is imported: what is there then stays, and looking through it takes seconds each time
 torch.set_num_threads(1)  # the tests are many and small, and run side by side
 # A runner makes the parameters of all commands anew for each call, which takes as long as a small classification.
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
@@ -39,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("data"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # for libraries that report what is left of theirs
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

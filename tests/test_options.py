@@ -48,9 +48,12 @@ class Finder:
 sys.meta_path.insert(0, Finder)
 """
 PLACES = """
-import json, inspect
+import functools, gc, json, inspect
+import typer.testing
 from typer.testing import CliRunner
 from poise.cli.app import app
+gc.disable()  # a short process, of which it takes a second
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 found, folder = {}, Path(sys.argv[1])
 for command in (["classify"], ["calibrate"], ["serve"], ["demo"], ["export", "onnx"], ["bench", "run"]):

@@ -5,6 +5,7 @@ A new interpreter takes three seconds to import torch; a fork takes none, and a 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,17 @@ with socket.socket(socket.AF_UNIX) as server:
     socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
     sys.exit(int(server.recv(8) or 1))
 """
+# What commands import when they are run, so that it is imported once and not in each fork.
+LATE = (
+    "poise.evaluate.run",
+    "poise.report.page.build",
+    "poise.report.tables.results",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "pydantic.type_adapter",
+    "scipy.special",
+    "sklearn.manifold",
+)
 
 
 def write_client(folder: Path, address: Path) -> None:
@@ -40,11 +52,12 @@ def serve(address: str) -> None:
     from poise import Classifier
     from poise.cli import main
 
-    for late in ("poise.evaluate.run", "poise.report.page.build", "poise.report.tables.results", "pyarrow.parquet"):
+    for late in LATE:
         importlib.import_module(late)
     torch.set_num_threads(1)
     for model in ("tiny", "pocket"):  # imports the rest, by a first use
         Classifier(["cat", "dog"], model=model, views=2, device="cpu").predict_proba([Image.new("RGB", (32, 32))])
+    gc.freeze()  # otherwise each fork looks through all that is imported, which copies it
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import signal
@@ -81,6 +82,7 @@ def attempt(argv: list[str], log: str, die_at: int, full_at: int, pause: float) 
 
     from poise.cli import main
 
+    gc.freeze()  # otherwise each fork looks through all that is imported, which copies it
     torch.set_num_threads(1)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
