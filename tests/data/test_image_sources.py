@@ -233,7 +233,7 @@ def test_ranges_of_files_on_a_web_server(tmp_path: Path) -> None:
     trees.write(tmp_path / "c.jpg", trees.picture(2))
     table(tmp_path / "t.parquet", jpg=[trees.picture(3)])
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # stops within 10 ms
         place = f"http://127.0.0.1:{server.server_port}"
         found = read(open_images([f"{place}/c.jpg", f"wds:{place}/{{0..0}}.tar", f"parquet:{place}/t.parquet"]))
         assert found == [f"{place}/c.jpg", "0/a", "0/b", "t/0"]

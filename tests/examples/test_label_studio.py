@@ -62,7 +62,7 @@ def studio(monkeypatch):
     """A server on this machine, and its class."""
     kind = type("Studio", (Studio,), {"files": {f"/data/{at}.png": png(at) for at in range(3)}, "seen": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # stops within 10 ms
     monkeypatch.setenv("LABEL_STUDIO_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", "key")
     monkeypatch.setenv("POISE_MODEL", "tiny")
