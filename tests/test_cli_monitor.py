@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def classify(place: Path, part: str, *options: object):
-    options = (*options, "--device", "cpu", "--format", "jsonl", "--out", place / f"{part}.jsonl")
+    options = (*options, "--device", "cpu", "--overwrite", "--out", place / f"{part}.jsonl")
     return run("classify", place / part, "--calibration", place / "calibration.json", "--model", "tiny", *options)
 
 

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 from rich.progress import Progress
@@ -123,7 +124,7 @@ def test_rows_without_settings_are_not_resumed(folder: Path, tmp_path: Path, con
     if content is not None:
         settings_file(out).write_text(content)
     assert "not known how" in str(run(folder, "--format", "jsonl", "--out", out, "--resume").exception)
-    assert run(folder, "--format", "jsonl", "--out", out).exit_code == 0
+    assert run(folder, "--format", "jsonl", "--out", out, "--overwrite").exit_code == 0
     assert run(folder, "--format", "jsonl", "--out", out, "--resume").exit_code == 0
 
 
@@ -202,8 +203,9 @@ def test_the_last_line_counts_and_says_where_the_rows_are(folder: Path, tmp_path
     said = run(folder, "--format", "csv", "--out", out, "--threshold", middle)
     counts = "4 images: 2 answered, 1 abstained, 1 failed (the rows say why)"
     assert f"poise: {counts}; written to {out}." in said.stderr
-    assert run(folder, "--format", "csv", "--out", out, "--threshold", middle, "--quiet").stderr == ""
-    both = run(folder, "--format", "csv", "--out", out, "--threshold", middle, "--method", "zero-shot,tpt")
+    again = ["--out", out, "--overwrite", "--threshold", middle]
+    assert run(folder, *again, "--quiet").stderr == ""
+    both = run(folder, *again, "--method", "zero-shot,tpt")
     assert "answered by zero-shot" in both.stderr
     assert "answered by tpt" in both.stderr
     counting = sink.Sink("table", Columns(("tpt",), ("cat", "dog")), None)
@@ -304,3 +306,89 @@ def test_a_long_job_on_a_cpu_is_announced(folder: Path) -> None:
     assert "kld+cats computes 16 views" in CliRunner().invoke(app, ["classify", str(folder), *many]).stderr
     for quick in (["--method", "zero-shot"], ["--views", "32", "--quiet"]):
         assert "views of each image" not in CliRunner().invoke(app, ["classify", str(folder), *many, *quick]).stderr
+
+
+# Files that are there already, and runs that are stopped
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "json", "txt", "parquet"])
+def test_a_file_with_rows_is_replaced_only_on_request(folder: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"rows.{suffix}"
+    assert run(folder, "--out", out).exit_code == 0
+    before = out.read_bytes()
+    refused = run(folder, "--out", out)
+    assert isinstance(refused.exception, RunConflictError)
+    assert "--overwrite to replace it" in str(refused.exception)
+    assert ("--resume to continue it" in str(refused.exception)) == (suffix == "jsonl")
+    assert out.read_bytes() == before
+    (folder / "2.png").unlink()
+    assert run(folder, "--out", out, "--overwrite").exit_code == 0
+    assert out.read_bytes() != before
+    out.write_bytes(b"")  # nothing to lose, as mktemp makes it
+    assert run(folder, "--out", out).exit_code == 0
+    for more in (["--resume", "--out", tmp_path / "x.jsonl"], [], ["--out", f"{tmp_path}/parts/"]):
+        assert "--overwrite replaces one file" in str(run(folder, "--overwrite", *more).exception)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is stopped after one image."""
+    each = poise.Classifier.each
+
+    def first(self, *arguments, **options):
+        yield next(each(self, *arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(poise.Classifier, "each", first)
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_stopped_run_says_how_to_continue(folder: Path, tmp_path: Path) -> None:
+    done = run(folder, "--out", tmp_path / "rows.jsonl")
+    assert done.exit_code == 130
+    assert "stopped after 1 of 3 images. Add --resume to continue." in done.stderr
+    assert len(rows((tmp_path / "rows.jsonl").read_text("utf-8"))) == 1
+
+
+@pytest.mark.usefixtures("stopped")
+@pytest.mark.parametrize("suffix", ["csv", "json", "txt", "parquet"])
+def test_rows_of_a_stopped_run_are_named_so(folder: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"rows.{suffix}"
+    out.write_bytes(b"complete rows of another day")
+    done = run(folder, "--out", out, "--overwrite")
+    assert f"Their rows are in {tmp_path}/rows.partial.{suffix}." in done.stderr
+    assert out.read_bytes() == b"complete rows of another day"
+    assert (tmp_path / f"rows.partial.{suffix}").stat().st_size
+
+
+def test_the_suffix_says_the_format(folder: Path, tmp_path: Path) -> None:
+    shown = run(folder, "--format", "csv").stdout
+    run(folder, "--out", tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text("utf-8") == shown
+    for format, name in (("jsonl", "x.csv"), ("csv", "x.parquet"), ("table", "x.json"), ("json", "x.jsonl")):
+        refused = run(folder, "--format", format, "--out", tmp_path / name)
+        assert "are different formats" in str(refused.exception)
+    assert "names no format" in str(run(folder, "--out", tmp_path / "rows.xlsx").exception)
+    assert "is a folder" in str(run(folder, "--out", tmp_path).exception)
+    assert "named like a file" in str(run(folder, "--out", "s3://bucket/rows.parquet").exception)
+    assert not (tmp_path / "rows.xlsx").exists()
+
+
+def test_parquet_is_one_file_with_the_columns_of_parts(folder: Path, tmp_path: Path) -> None:
+    (folder / "bad.png").write_bytes(b"no image")
+    assert run(folder, "--out", tmp_path / "rows.parquet", "--threshold", 0.5).exit_code == 3
+    assert run(folder, "--out", f"{tmp_path}/parts/", "--threshold", 0.5).exit_code == 3
+    one = pandas.read_parquet(tmp_path / "rows.parquet")
+    parts = pandas.read_parquet(f"{tmp_path}/parts/").drop(columns="shard")
+    numbers = parts.select_dtypes("number").columns
+    pandas.testing.assert_frame_equal(one[numbers], parts[numbers], rtol=1e-4, atol=1e-5)
+    pandas.testing.assert_frame_equal(
+        one.drop(columns=[*numbers, "top_probabilities"]), parts.drop(columns=[*numbers, "top_probabilities"])
+    )
+    assert "Parquet is not printed" in str(run(folder, "--format", "parquet").exception)
+
+
+def test_other_methods_are_named(folder: Path, tmp_path: Path) -> None:
+    run(folder, "--out", tmp_path / "rows.jsonl", "--method", "zero-shot")
+    refused = run(folder, "--out", tmp_path / "rows.jsonl", "--method", "tpt,kld+cats", "--resume")
+    assert "(stored -> now): methods: zero-shot -> tpt, kld+cats." in str(refused.exception)

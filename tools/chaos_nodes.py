@@ -108,7 +108,7 @@ def _attempt(
 
 
 def _finished(folder: Path) -> int:
-    return len(list(folder.glob("ledger/*.json")))
+    return len(list(folder.glob("_ledger/*.json")))
 
 
 def _workers(nodes: list[Any]) -> list[int]:

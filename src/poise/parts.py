@@ -1,7 +1,10 @@
 """Folders of parts, local or remote: a manifest, one Parquet file per shard, and a ledger of finished shards.
 
-The worker that computed a part writes it, and then its receipt in ``ledger/``, each complete or absent. A part without
+The worker that computed a part writes it, and then its receipt in ``_ledger/``, each complete or absent. A part without
 a receipt does not count: whoever resumes the job computes it again under the same name, so nothing is lost or doubled.
+
+Readers of Parquet folders (pyarrow, pandas, Spark and others) skip names with an underscore in front, so they read the
+parts alone. Folders of earlier versions have the names without it, which are read too.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from poise.errors import InvalidDatasetError, reason_of
 from poise.files import checksum
 from poise.filesystems import join, list_files, read_whole, write_whole
 
-MANIFEST = "manifest.json"
+MANIFEST = "_manifest.json"
 ANSWERS = "poise-answers/1"  # what the manifest of `poise classify` has as its format
-LEDGER = "ledger"
+LEDGER = "_ledger"
+_BEFORE = {MANIFEST: "manifest.json", LEDGER: "ledger"}
 _READERS = 16  # threads that read receipts
 
 
@@ -40,7 +44,18 @@ def write_part(folder: str, number: int, content: bytes, receipt: Mapping[str, A
 
 def listed_parts(folder: str) -> list[str]:
     """Return the names of the parts that have a receipt, in order."""
-    return [name.removesuffix(".json") for name in list_files(join(folder, LEDGER)) if name.endswith(".json")]
+    return sorted(_receipt_places(folder))
+
+
+def _receipt_places(folder: str) -> dict[str, str]:
+    """Return the addresses of the receipts, by the names of their parts."""
+    places = (join(folder, ledger) for ledger in (_BEFORE[LEDGER], LEDGER))  # of two for one part, the new one counts
+    return {
+        name.removesuffix(".json"): join(place, name)
+        for place in places
+        for name in list_files(place)
+        if name.endswith(".json")
+    }
 
 
 def finished_parts(folder: str) -> list[str]:
@@ -53,11 +68,12 @@ def receipts(folder: str) -> dict[str, dict[str, Any]]:
 
     One that can't be read, or whose part is missing, is left out: the part is computed again.
     """
-    sizes, names = list_files(folder), listed_parts(folder)
+    sizes, places = list_files(folder), _receipt_places(folder)
+    names = sorted(places)
 
     def read(name: str) -> dict[str, Any] | None:
         try:
-            found = json.loads(read_whole(join(folder, LEDGER, f"{name}.json")))
+            found = json.loads(read_whole(places[name]))
             return found if isinstance(found, dict) and sizes.get(f"{name}.parquet") == found.get("bytes") else None
         except (ValueError, RecursionError):
             return None
@@ -73,17 +89,19 @@ def read_manifest(folder: str) -> dict[str, Any] | None:
     Raises:
         InvalidDatasetError: It can't be read.
     """
-    try:
-        found = json.loads(read_whole(join(folder, MANIFEST)))
-        if not isinstance(found, dict):
-            raise ValueError("it is not a table")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidDatasetError(
-            f"'{join(folder, MANIFEST)}' can't be read: {reason_of(error)}.", hint="Give another folder."
-        ) from None
-    return found
+    for name in (MANIFEST, _BEFORE[MANIFEST]):
+        try:
+            found = json.loads(read_whole(join(folder, name)))
+            if not isinstance(found, dict):
+                raise ValueError("it is not a table")
+            return found
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidDatasetError(
+                f"'{join(folder, name)}' can't be read: {reason_of(error)}.", hint="Give another folder."
+            ) from None
+    return None
 
 
 def write_manifest(folder: str, manifest: Mapping[str, Any]) -> None:

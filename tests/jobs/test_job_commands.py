@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -86,7 +87,7 @@ def test_parts_have_the_rows_of_json_lines(folder: Path, whole: Path, tmp_path: 
     assert {row["shard"] for row in found} == {"0.tar", "1.tar", "2.tar"}
     (failed,) = (row for row in found if row["error_code"])
     assert (failed["source"], failed["error_code"]) == ("1/bad", "unreadable_image")
-    receipt = json.loads((whole / "ledger" / "part-000001.json").read_text())
+    receipt = json.loads((whole / "_ledger" / "part-000001.json").read_text())
     assert (receipt["shard"], receipt["images"], receipt["failures"]) == ("1.tar", 4, {"unreadable_image": 1})
 
 
@@ -106,9 +107,9 @@ def test_a_stopped_job_is_resumed_without_loss(folder: Path, whole: Path, tmp_pa
     command = ("classify", f"wds:{folder}/*.tar", *LABELS, *METHODS, "--out", f"{tmp_path}/out/")
     assert poise(*command).exit_code == 3
     out = tmp_path / "out"
-    (out / "ledger" / "part-000000.json").unlink()  # killed between the part and its receipt
+    (out / "_ledger" / "part-000000.json").unlink()  # killed between the part and its receipt
     (out / "part-000001.parquet").unlink()  # somebody deleted it
-    (out / "ledger" / "part-000002.json").write_text("{")
+    (out / "_ledger" / "part-000002.json").write_text("{")
     (out / ".writing-0123").write_bytes(b"torn")
     message = error_of(poise(*command), RunConflictError)
     assert "has the parts of another job. Add --resume" in message
@@ -116,6 +117,21 @@ def test_a_stopped_job_is_resumed_without_loss(folder: Path, whole: Path, tmp_pa
     for name in finished_parts(str(whole)):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     assert len(receipts(str(out))) == 3
+
+
+def test_folders_of_earlier_versions_are_read_and_resumed(folder: Path, whole: Path, tmp_path: Path) -> None:
+    """Their manifest and ledger have no underscore."""
+    out = tmp_path / "out"
+    command = ("classify", f"wds:{folder}/*.tar", *LABELS, *METHODS, "--out", f"{out}/")
+    shutil.copytree(whole, out)
+    (out / "_manifest.json").rename(out / "manifest.json")
+    (out / "_ledger").rename(out / "ledger")
+    assert rows(out) == rows(whole)
+    (out / "ledger" / "part-000001.json").unlink()
+    assert "has the parts of another job" in error_of(poise(*command), RunConflictError)
+    assert poise(*command, "--resume").exit_code == 3
+    assert {path.name for path in out.glob("*ledger/*")} == {f"part-00000{number}.json" for number in range(3)}
+    assert rows(out) == rows(whole)
 
 
 def test_other_settings_and_other_shards_are_refused(folder: Path, whole: Path) -> None:
@@ -215,7 +231,7 @@ def test_features_are_of_unit_length_in_half_precision(features: Path) -> None:
     values = np.stack(table["features"].to_pylist()).reshape(3, 6, -1)
     assert table["features"].type.value_type == "halffloat"
     np.testing.assert_allclose(np.linalg.norm(values.astype(np.float64), axis=-1), 1, atol=1e-3)
-    manifest = json.loads((features / "manifest.json").read_text())
+    manifest = json.loads((features / "_manifest.json").read_text())
     assert manifest["recipe"]["views"] == 6
     assert manifest["image"]["size"] == 32
 
@@ -236,7 +252,7 @@ def test_features_of_another_model_or_other_views_are_refused(features: Path, tm
     def refused(*more: str) -> str:
         return error_of(CliRunner().invoke(app, [*plain, *more]), InvalidOptionError)
 
-    stored = json.loads((features / "manifest.json").read_text())["fingerprint"]
+    stored = json.loads((features / "_manifest.json").read_text())["fingerprint"]
     other = Classifier(["a", "b"], model="pocket", device="cpu", method="zero-shot").encoder
     message = refused("--model", "pocket")
     assert stored in message
@@ -279,10 +295,10 @@ def test_labelled_features_calibrate_and_run_benchmarks(folder: Path, tmp_path: 
 def test_unlabelled_and_damaged_features(features: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match=r"have no labels.*--labelled"):
         open_dataset(f"features:{features}")
-    with pytest.raises(InvalidDatasetError, match=r"has no features: there is no 'manifest.json'"):
+    with pytest.raises(InvalidDatasetError, match=r"has no features: there is no '_manifest.json'"):
         open_images([f"features:{tmp_path}"])
-    (tmp_path / "manifest.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(InvalidDatasetError, match=r"the format in 'manifest.json' is 'other'"):
+    (tmp_path / "_manifest.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(InvalidDatasetError, match=r"the format in '_manifest.json' is 'other'"):
         open_images([f"features:{tmp_path}"])
 
 
@@ -335,7 +351,7 @@ def test_conditions_that_are_refused(where: str, kind: type[Exception], message:
 
 
 def test_collect_refuses_folders_that_are_damaged(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidDatasetError, match=r"has no manifest\.json"):
+    with pytest.raises(InvalidDatasetError, match=r"has no _manifest\.json"):
         read_rows(str(tmp_path))
     import shutil
 
@@ -368,9 +384,9 @@ def test_monitor_and_summary_of_a_calibrated_job(folder: Path, tmp_path: Path) -
         assert watched.exit_code in (0, 6), (watched.output, watched.exception)
         assert "after 9 images" in watched.stdout  # evidence differs by the rounding of what is stored
     system.rm("/answers", recursive=True)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     manifest["settings"]["fingerprint"] = "0" * 32
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "out" / "_manifest.json").write_text(json.dumps(manifest))
     refused = CliRunner().invoke(app, ["monitor", str(tmp_path / "c.json"), str(tmp_path / "out")])
     assert "0" * 32 in str(refused.exception)
 
@@ -412,6 +428,8 @@ def test_a_summary_does_not_grow_with_the_images() -> None:
 def test_options_that_need_a_folder_are_refused_without(folder: Path, tmp_path: Path) -> None:
     plain = ("classify", folder / "images", *LABELS)
     assert "goes with --out FOLDER/" in error_of(poise(*plain, "--dry-run"), InvalidOptionError)
-    assert "--format parquet needs it" in error_of(poise(*plain, "--format", "parquet"), InvalidOptionError)
+    assert "Parquet is not printed" in error_of(poise(*plain, "--format", "parquet"), InvalidOptionError)
+    refused = poise(*plain, "--format", "csv", "--out", f"{tmp_path}/")
+    assert "--format csv is for one file" in error_of(refused, InvalidOptionError)
     refused = poise(*plain, "--out", f"{tmp_path}/", "--sort-into", tmp_path)
     assert "don't go with --out FOLDER/" in error_of(refused, InvalidOptionError)

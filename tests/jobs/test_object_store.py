@@ -104,7 +104,7 @@ def test_rows_are_those_of_local_shards_while_requests_fail(store: Store, tars: 
     store.fault = lambda method, path: ""
     assert min(store.seen[fault] for fault in ("500", "cut", "slow")) >= 1
     assert rows("s3://bucket/out/") == rows(f"{tars}/local/")
-    assert list(list_files("s3://bucket/out/ledger")) == [f"part-00000{number}.json" for number in range(3)]
+    assert list(list_files("s3://bucket/out/_ledger")) == [f"part-00000{number}.json" for number in range(3)]
 
 
 def test_a_shard_that_stays_away_is_reported_and_resumed(store: Store, tars: Path) -> None:
@@ -132,4 +132,4 @@ def test_a_bucket_that_may_not_be_written(store: Store, tars: Path) -> None:
     store.fault = lambda method, path: "403" if method in ("PUT", "POST") else ""
     done = classified("wds:s3://bucket/in/*.tar", "s3://bucket/never/")
     assert isinstance(done.exception, StorageError)
-    assert "Can't write 's3://bucket/never/manifest.json'" in str(done.exception)
+    assert "Can't write 's3://bucket/never/_manifest.json'" in str(done.exception)

@@ -1,8 +1,8 @@
 """Features of images that were encoded once: what `poise embed` writes, and every command answers from.
 
-A folder has ``manifest.json`` (which model, preprocessing and views) and parts in Parquet, one per shard: the id of
+A folder has ``_manifest.json`` (which model, preprocessing and views) and parts in Parquet, one per shard: the id of
 each image, its label if it has one, a hash of its pixels, and the unit features of its views in float16. A receipt in
-``ledger/`` says that a part is complete.
+``_ledger/`` says that a part is complete.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ those of `poise.results.Result`, so a part has what CSV has, and the most probab
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,7 @@ from poise.inference.heuristics import UNKNOWN, tensor_matches
 from poise.inference.predictor import NOT_FINITE, Answers, outcomes
 from poise.inference.to_result import EMPTY, ONE_LABEL
 from poise.loading.sources import PlannedImage
-from poise.results import COLUMNS, Failure, Result
+from poise.results import COLUMNS, Failure, Result, Results
 from poise.text import as_utf8
 from poise.types import Answer
 
@@ -118,18 +118,27 @@ def _of_results(
     """Return the rows of labels in a tree or in groups, or independent ones, from results made one at a time."""
     if classifier.label_guarantees is not None:
         classifier.label_guarantees.check()
-    rows: list[dict[str, Any]] = []
+    found: list[Results | Failure] = []
     for prediction in outcomes(images, answers):
         outcome = classifier.results(prediction)
+        if isinstance(outcome, dict) and shown.threshold is not None:
+            outcome = {name: result.decided_at(shown.threshold) for name, result in outcome.items()}
+        found.append(outcome)
+    return result_table(found, shown.top_k, shard)
+
+
+def result_table(found: Iterable[Results | Failure], top_k: int, shard: str | None = None) -> pa.Table:
+    """Return the rows of results that are made already."""
+    rows: list[dict[str, Any]] = []
+    for outcome in found:
         if isinstance(outcome, Failure):
             failed = {"source": outcome.source, "error_code": outcome.code, "error_message": as_utf8(outcome.message)}
             rows.append(failed)
             continue
         for result in outcome.values():
-            decided = result if shown.threshold is None else result.decided_at(shown.threshold)
-            labels, probs = zip(*decided.top(shown.top_k), strict=True)
+            labels, probs = zip(*result.top(top_k), strict=True)
             top = {"top_labels": labels, "top_probabilities": probs}
-            rows.append({**{name: getattr(decided, name) for name in (*COLUMNS, "notes")}, **top})
+            rows.append({**{name: getattr(result, name) for name in (*COLUMNS, "notes")}, **top})
     full = [{**row, "source": as_utf8(row["source"]), "shard": shard} for row in rows]
     return pa.Table.from_pylist(full, schema=SCHEMA)
 

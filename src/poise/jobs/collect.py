@@ -35,7 +35,7 @@ def finished_files(folder: str) -> list[str]:
     """
     if read_manifest(folder) is None:
         raise InvalidDatasetError(
-            f"'{folder}' has no manifest.json.", hint="Give the folder of `poise classify --out FOLDER/`."
+            f"'{folder}' has no _manifest.json.", hint="Give the folder of `poise classify --out FOLDER/`."
         )
     good, there = receipts(folder), listed_parts(folder)
     if damaged := [name for name in there if name not in good]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from contextlib import ExitStack
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +36,7 @@ from poise.cli.input.shared_options import (
 from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.cost_note import cost_note
 from poise.cli.output.job_output import HowToRun, run_job
+from poise.cli.output.row_file import Format, check_file, format_of
 from poise.cli.output.still_valid import StillValid
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from poise.data.sources import Shard
     from poise.data.stored_features import Made
     from poise.jobs.answer_table import Shown
-
-
-Format = StrEnum("Format", ["table", "json", "jsonl", "csv", "parquet"])
 
 
 @takes_options(
@@ -66,11 +63,14 @@ def classify(
     labels_file: LabelsFile = None,
     options: Chosen,
     threads: Threads = None,
-    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
+    output: Annotated[
+        Format | None,
+        typer.Option("--format", help="Output format.", show_default="by the suffix of --out, else table"),
+    ] = None,
     out: Annotated[
         str | None,
         typer.Option(
-            help="Write the rows to this file; FOLDER/ (with a slash, or remote): as Parquet parts, one per shard.",
+            help="Write the rows to this new file; FOLDER/ (with a slash, or remote): as Parquet parts, one per shard.",
             show_default="stdout",
         ),
     ] = None,
@@ -83,8 +83,10 @@ def classify(
         bool,
         typer.Option(help="With jsonl or FOLDER/: skip what --out has already; other settings are refused."),
     ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")] = False,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Probabilities per row in json, jsonl and csv.", show_default="all")
+        int | None,
+        typer.Option(min=1, help="Probabilities per row; not in a table.", show_default="all, and 5 in Parquet"),
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="Abstain below this confidence; a choice without a guarantee.")
@@ -100,8 +102,11 @@ def classify(
     actors: Actors = 0,
 ) -> None:
     """Classify images and print a label and its confidence for each."""
-    parts = is_folder(out) or output is Format.parquet
+    parts, output = is_folder(out), format_of(out, output)
     _check_together(ctx.params, parts=parts)
+    file = None if out is None or parts else Path(out)
+    if file is not None:
+        check_file(file, output, ctx.params)
     names = None
     known = options["calibration"] is not None or options["model"].startswith("onnx:")  # whether a file has labels
     if not known or labels is not None or labels_file is not None:
@@ -139,7 +144,6 @@ def classify(
     classifier: Classifier[Any] = Classifier(**options)
     columns = result_rows.Columns(chosen, tuple(options["labels"]), top_k, threshold)
     with ExitStack() as held:
-        file = None if out is None else Path(out)
         if file is not None and output is Format.jsonl:
             held.enter_context(only_writer(file))
             rows = row_settings.settings(options, classifier, top_k=top_k, threshold=threshold, details=details)
@@ -155,21 +159,20 @@ def classify(
             held.callback(valid.say, verbose=verbose)  # last, also where images failed
             outcomes = valid.passed_on(outcomes)
         rows_go_to = sink.Sink(output.value, columns, file, append=resume, sorting=sorting)
-        sink.write_rows(outcomes, total, rows_go_to, quiet=quiet)
+        sink.write_rows(outcomes, total, rows_go_to, quiet=quiet, resumable=True)
 
 
 def _check_together(options: dict[str, Any], *, parts: bool) -> None:
     """Refuse options that don't fit together."""
     if not parts:
         _check_rows(options)
-    elif options["output"] not in (Format.table, Format.parquet) or options["out"] is None:
-        raise InvalidOptionError(
-            "--out FOLDER/ has parts in Parquet, and --format parquet needs it.",
-            hint="Leave --format out; `poise collect` makes other files of the parts.",
-        )
     elif options["sort_into"] is not None or options["details"]:
         raise InvalidOptionError(
             "--sort-into and --details don't go with --out FOLDER/.", hint="Use --format jsonl, or leave them out."
+        )
+    if options["overwrite"] and (parts or options["out"] is None or options["resume"]):
+        raise InvalidOptionError(
+            "--overwrite replaces one file.", hint="Give it with --out FILE, without --resume; delete a FOLDER/ first."
         )
     if options["threshold"] is not None and options["max_error"] is not None:
         raise InvalidOptionError("--threshold and --max-error both decide what is answered.", hint="Give one of them.")
@@ -181,7 +184,7 @@ def _check_together(options: dict[str, Any], *, parts: bool) -> None:
 
 def _check_rows(options: dict[str, Any]) -> None:
     """Refuse options of jobs where rows go to one file, or to stdout."""
-    if options["resume"] and (options["out"] is None or options["output"] != Format.jsonl):
+    if options["resume"] and (options["out"] is None or format_of(options["out"], options["output"]) != Format.jsonl):
         raise InvalidOptionError(
             "--resume continues a file of JSON lines, or a folder of parts.",
             hint="Add --format jsonl --out FILE, or --out FOLDER/.",

@@ -1,4 +1,4 @@
-"""The output of `poise classify`: one row per image and method as a table, JSON, JSON lines or CSV."""
+"""The output of `poise classify`: one row per image and method as a table, JSON, JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -183,6 +183,15 @@ def as_csv(outcomes: Sequence[Results | Failure], columns: Columns) -> str:
     return buffer.getvalue()
 
 
+def as_parquet(outcomes: Sequence[Results | Failure], columns: Columns) -> bytes:
+    """Return a file with the columns of the parts of a job, but for the shard."""
+    from poise.jobs.answer_table import Shown, result_table
+    from poise.jobs.workers import encode
+
+    decided = [columns.decided(outcome) for outcome in outcomes]
+    return encode(result_table(decided, columns.top_k or Shown.top_k).drop_columns("shard"))
+
+
 def _csv_cell(value: object) -> object:
     if isinstance(value, float):
         return repr(value)
@@ -197,4 +206,9 @@ def _short_names(outcomes: Sequence[Results | Failure]) -> list[str]:
     return [Path(source).name if counts[Path(source).name] == 1 else source for source in sources]
 
 
-RENDER = {"table": as_table, "json": as_json, "csv": as_csv}
+RENDER: Mapping[str, Callable[[Sequence[Results | Failure], Columns], str | bytes]] = {
+    "table": as_table,
+    "json": as_json,
+    "csv": as_csv,
+    "parquet": as_parquet,
+}

@@ -78,6 +78,6 @@ def _read(rows: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as problem:
         raise RunConflictError(
             f"It is not known how the rows of '{rows}' were made: '{place.name}' can't be read: {reason_of(problem)}.",
-            hint="Give another --out, or leave --resume out to write the file anew.",
+            hint="Give another --out, or --overwrite in place of --resume to write the file anew.",
         ) from None
     return stored

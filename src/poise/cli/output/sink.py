@@ -16,6 +16,7 @@ import typer
 
 from poise.cli.exit_codes import INTERRUPTED, NOTHING_DONE, SOME_FAILED
 from poise.cli.output import result_rows
+from poise.cli.output.row_file import partial
 from poise.cli.output.sorted_images import SortedImages
 from poise.cli.output.verbose import remark
 from poise.errors import InvalidOptionError, PoiseError
@@ -78,17 +79,27 @@ class Sink:
             self._file.write(text)
             self._file.flush()
 
-    def close(self) -> None:
-        """Write what is not written yet."""
+    def close(self, *, complete: bool = True) -> None:
+        """Write what is not written yet; the rows of a part of the images to a file with a name of its own."""
         if self.format == LINES:
             if self._file is not None:
                 self._file.close()
             return
-        text = result_rows.RENDER[self.format](self._outcomes, self.columns)
+        rows = result_rows.RENDER[self.format](self._outcomes, self.columns)
+        if self.path is not None:
+            if not complete and (self.path.is_file() or not self.path.exists()):  # not for a device
+                self.path = partial(self.path)
+            write_atomic(self.path, rows if isinstance(rows, bytes) else rows.encode("utf-8", "backslashreplace"))
+        elif isinstance(rows, str):
+            _echo(rows, styled(sys.stdout) if self.format == "table" else None)
+
+    def kept(self, *, resumable: bool) -> str:
+        """Return where the rows of a run that was stopped are, and how to get the others."""
         if self.path is None:
-            _echo(text, styled(sys.stdout) if self.format == "table" else None)
-        else:
-            write_atomic(self.path, text.encode("utf-8", "backslashreplace"))
+            return ""
+        if self.format != LINES:
+            return f" Their rows are in {self.path}. A file of JSON lines (--format jsonl) could be resumed."
+        return " Add --resume to continue." if resumable else ""
 
     def summary(self) -> str:
         """Return how many images were answered, and where the rows are."""
@@ -142,16 +153,18 @@ def finished(path: Path | None, methods: list[str]) -> frozenset[str]:
     return frozenset(source for source, names in found.items() if names.issuperset(methods))
 
 
-def write_rows(outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool = False) -> None:
-    """Write all outcomes, or those so far if the work stops early."""
+def write_rows(
+    outcomes: Iterable[Any], total: int, sink: Sink, *, quiet: bool = False, resumable: bool = False
+) -> None:
+    """Write all outcomes, or those so far if the work stops early; ``resumable`` if the command has ``--resume``."""
     try:
         with sigterm_raises():
             for outcome in outcomes:
                 sink.add(outcome)
     except (KeyboardInterrupt, PoiseError) as stop:  # finished rows are kept
         if sink.done or isinstance(stop, KeyboardInterrupt):
-            sink.close()
-            typer.echo(f"poise: stopped after {sink.done} of {counted(total, 'image')}.", err=True)
+            sink.close(complete=False)
+            remark(f"stopped after {sink.done} of {counted(total, 'image')}.{sink.kept(resumable=resumable)}")
         if isinstance(stop, PoiseError):
             raise
         raise typer.Exit(128 + signal.SIGTERM if isinstance(stop, Terminated) else INTERRUPTED) from None

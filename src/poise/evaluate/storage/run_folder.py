@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 from filelock import FileLock, Timeout
 
@@ -229,11 +229,18 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
     lines = []
     for key in sorted({*ours, *theirs}):
         our, their = ours.get(key), theirs.get(key)
-        if isinstance(our, dict) and isinstance(their, dict):
+        if _named(our) and _named(their) and {*our} != {*their}:  # such as methods: their names say enough
+            lines.append(f"{prefix}{key}: {', '.join(their)} -> {', '.join(our)}")
+        elif isinstance(our, dict) and isinstance(their, dict):
             lines += differences(our, their, f"{prefix}{key}.")
         elif our != their:
             lines.append(f"{prefix}{key}: {_short(their)} -> {_short(our)}")
     return lines
+
+
+def _named(value: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
+    """Return whether a value is a table of tables, by name."""
+    return isinstance(value, dict) and bool(value) and all(isinstance(row, dict) for row in value.values())
 
 
 def _short(value: Any) -> str:
