@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from poise.posthoc import PostHoc
 from poise.posthoc.sals import RangeScaling
 from poise.rules import Rule, RuleAnswer
 from poise.testing.conformance import run_checks
-from poise.types import Outputs
+from poise.types import Objective, Outputs
 
 
 def entropy(out: Outputs) -> Tensor:
@@ -24,7 +25,12 @@ def entropy(out: Outputs) -> Tensor:
     return -(p * p.log()).sum(-1).mean(1)
 
 
+def objective(call: Callable[[Outputs], Tensor]) -> Objective:
+    return type("Made", (Objective,), {"__call__": lambda self, out: call(out)})()
+
+
 OFFENDERS = {
+    "base_class": entropy,
     "value_per_image": lambda out: entropy(out).mean(),
     "gradient_reaches_texts": lambda out: entropy(out).detach() + 0 * out.text_features.sum(),
     "images_are_independent": lambda out: entropy(out) - entropy(out).mean(),
@@ -36,9 +42,10 @@ OFFENDERS = {
 @pytest.mark.parametrize("check", testing.OBJECTIVE_CHECKS)
 def test_each_check_of_objectives_passes_a_good_one_and_finds_its_offender(check) -> None:
     check(Entropy())
-    check(entropy)
+    check(objective(entropy))
+    offender = OFFENDERS[check.__name__]
     with pytest.raises(AssertionError):
-        check(OFFENDERS[check.__name__])
+        check(offender if check.__name__ == "base_class" else objective(offender))
 
 
 def mean_logits(out: Outputs, head) -> RuleAnswer:
@@ -46,6 +53,7 @@ def mean_logits(out: Outputs, head) -> RuleAnswer:
 
 
 RULE_OFFENDERS = {
+    "rule_class": mean_logits,
     "answer_per_image": lambda out, head: RuleAnswer(out.logits),
     "one_by_one": lambda out, head: RuleAnswer(out.logits[:, 0] - out.logits[:, 0].mean(0)),
     "free_view_order": lambda out, head: RuleAnswer(out.logits[:, -1]),
@@ -59,11 +67,13 @@ def test_each_check_of_rules_passes_a_good_one_and_finds_its_offender(check) -> 
         return type("Made", (Rule,), {"__call__": lambda self, out, head: call(out, head)})()
 
     check(rule(mean_logits))
+    offender = RULE_OFFENDERS[check.__name__]
     with pytest.raises(AssertionError):
-        check(rule(RULE_OFFENDERS[check.__name__]))
+        check(offender if check.__name__ == "rule_class" else rule(offender))
 
 
 POSTHOC_OFFENDERS = {
+    "posthoc_class": lambda answered: answered.logits[:, 0],
     "posthoc_answer": lambda answered: -answered.logits[:, 0],  # another label
     "posthoc_one_by_one": lambda answered: answered.logits[:, 0] / answered.logits.std(),
 }
@@ -73,8 +83,9 @@ POSTHOC_OFFENDERS = {
 def test_each_check_of_posthoc_steps_passes_a_good_one_and_finds_its_offender(check) -> None:
     check(RangeScaling())
     call = POSTHOC_OFFENDERS[check.__name__]
+    step = type("Made", (PostHoc,), {"__call__": lambda self, answered: call(answered)})()
     with pytest.raises(AssertionError):
-        check(type("Made", (PostHoc,), {"__call__": lambda self, answered: call(answered)})())
+        check(call if check.__name__ == "posthoc_class" else step)
 
 
 @pytest.mark.parametrize("check", testing.BACKBONE_CHECKS)
@@ -84,7 +95,7 @@ def test_a_backbone_conforms(check) -> None:
 
 def test_all_failures_are_reported() -> None:
     with pytest.raises(AssertionError) as found:
-        testing.check_objective(lambda out: entropy(out).mean() * torch.nan)
+        testing.check_objective(objective(lambda out: entropy(out).mean() * torch.nan))
     text = str(found.value)
     assert "value_per_image: an objective returns one number per image" in text
     assert "gradient_reaches_texts: the gradient is not finite" in text

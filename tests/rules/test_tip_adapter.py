@@ -109,7 +109,7 @@ def test_it_conforms(tmp_path: Path) -> None:
     out = example_images(images=6)
     cache = LabelledCache(out.image_features[:, 0], torch.arange(6) % 5, "", "", 2.0, 3.0)
     save_cache(tmp_path / "c.safetensors", cache)
-    for check in RULE_CHECKS[1:]:  # the first one has other labels too
+    for check in RULE_CHECKS[2:]:  # the first of shapes has other labels too
         check(LabelledCacheAdapter(str(tmp_path / "c.safetensors")))
 
 

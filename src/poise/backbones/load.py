@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -41,7 +41,7 @@ class ModelRow:
 
 
 log = logging.getLogger(__name__)
-models: Registry[ModelRow] = Registry("kind of model")
+models: Registry[ModelRow] = Registry("kind of model", of=ModelRow)
 _WITHOUT_SCALE = ("local-dir", "hf-hub", "transformers")  # schemes whose models may have no trained logit scale
 _NAMED = "open_clip"  # scheme of names that have none
 _RECOMMENDED = {"ViT-B-16/openai": "the published tables"}
@@ -92,11 +92,22 @@ def _loaded(name: str, place: Placement) -> DualEncoder:
             raise UnknownNameError(f"'{name}' is not a model name.", hint=f"Write {row.form}.")
         if place.logit_scale is not None and scheme not in _WITHOUT_SCALE:
             raise InvalidOptionError(f"'{name}' has a logit scale of its own.", hint="Leave logit_scale out.")
-        return _with_image_engine(row.load(rest, place), place)
+        return _with_image_engine(check_encoder(row.load(rest, place), f"The model '{name}'"), place)
     _refuse_folder(name)
     if place.logit_scale is not None:
         raise InvalidOptionError(f"'{name}' has a logit scale of its own.", hint="Leave logit_scale out.")
     return _with_image_engine(models.get(_NAMED).load(name, place), place)
+
+
+def check_encoder(encoder: object, owner: str = "The model") -> DualEncoder:
+    """Return an encoder that others made; raise an error that names what it lacks of `poise.types.DualEncoder`."""
+    members = [*DualEncoder.__annotations__, *(name for name in vars(DualEncoder) if not name.startswith("_"))]
+    if missing := [name for name in members if not hasattr(encoder, name)]:
+        raise InvalidOptionError(
+            f"{owner} is of the type {type(encoder).__name__}, which has no {', '.join(missing)}.",
+            hint="Give a name, or an object with all members of poise.types.DualEncoder.",
+        )
+    return cast(DualEncoder, encoder)
 
 
 def _with_image_engine(encoder: DualEncoder, place: Placement) -> DualEncoder:

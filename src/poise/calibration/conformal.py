@@ -111,7 +111,7 @@ class Score(ABC):
     def _noise(self, u: ArrayLike | None, images: int) -> Floats: ...
 
 
-scores = Registry[Score]("score")
+scores = Registry[Score]("score", of=Score)
 
 
 @dataclass(frozen=True)

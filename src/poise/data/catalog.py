@@ -174,7 +174,7 @@ IMAGENET = (  # and its shifts
 )
 # fmt: on
 
-datasets: Registry[DatasetRow] = Registry("dataset")
+datasets: Registry[DatasetRow] = Registry("dataset", of=DatasetRow)
 row = datasets.get
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from poise.data.class_trees import class_paths, find_tree
 from poise.data.file_patterns import find_files, find_remote
 from poise.data.folder import open_folder
 from poise.data.hub_datasets import hub_shards, open_hub
-from poise.data.items import ImageSet, Item, draw_shots
+from poise.data.items import NO_LABEL, ImageSet, Item, draw_shots
 from poise.data.locations import check_root
 from poise.data.shards import find_shards, open_shards
 from poise.data.sources import PER_SHARD, Shard, TarShard, file_shards, item_shards, list_shards
@@ -49,11 +50,11 @@ class Scheme:
     shards: Callable[[str], Sequence[Shard]] | None = None
 
 
-readers: Registry[Reader] = Registry("reader of datasets")
+readers: Registry[Reader] = Registry("reader of datasets", of=Callable)  # type: ignore[arg-type]
 readers.add("split")(open_split)  # CoOp's JSON file
 readers.add("variants")(open_variants)  # Aircraft's text files
 readers.add("wnids")(open_wnids)  # a folder per ImageNet class
-schemes: Registry[Scheme] = Registry("scheme of datasets")
+schemes: Registry[Scheme] = Registry("scheme of datasets", of=Scheme)
 schemes.add("folder")(Scheme("folder:/path", "one folder per class", open_folder))
 schemes.add("wds")(
     Scheme(
@@ -136,7 +137,7 @@ def _open(
     if name not in datasets:
         raise UnknownNameError.of("dataset", name, [*datasets, *(f"{known}:..." for known in schemes)])
     row = datasets.get(name)
-    classes, items, layout, folder = readers.get(row.reader)(row, check_root(root), split)
+    classes, items, layout, folder = _read(row, check_root(root), split)
     if strict:
         check_classes(row, classes, folder)
     return ImageSet(
@@ -152,6 +153,24 @@ def _open(
         layout=layout,
         parents=find_tree(folder, check_root(root)) or (class_paths(row.tree, classes) if row.tree else ()),
     )
+
+
+def _read(row: DatasetRow, root: Path, split: str) -> tuple[tuple[str, ...], Sequence[Item], str, Path]:
+    """Return what the row's reader, which may be of a plug-in, reads."""
+    read = readers.get(row.reader)(row, root, split)
+    if not isinstance(read, tuple) or len(read) != 4 or not all(isinstance(item, Item) for item in read[1]):
+        raise InvalidDatasetError(
+            f"The reader '{row.reader}' of the dataset '{row.name}' returned {reprlib.repr(read)}.",
+            hint="It must return the class names, a list of poise.data.Item, the layout and the folder.",
+        )
+    classes, items, layout, folder = read
+    wrong = [item for item in items if not NO_LABEL <= item.label < len(classes)]
+    if wrong:
+        raise InvalidDatasetError(
+            f"The image '{wrong[0].id}' of the dataset '{row.name}' has the label {wrong[0].label}.",
+            hint=f"The reader '{row.reader}' gives {counted(len(classes), 'class name')}, counted from 0.",
+        )
+    return classes, items, layout, folder
 
 
 def open_images(sources: Sequence[str]) -> list[Shard]:

@@ -95,6 +95,7 @@ def check_init(config: RunConfig) -> list[Method]:
     framework.check(chosen := make_methods(config))
     for method in chosen:
         method.check_views(config.views)
+        method.objective()  # so that a term that can't be made is refused before there is a run folder
     if framework.own_templates and config.template:
         raise InvalidOptionError(
             f"The framework '{config.framework}' has its own templates.", hint="Leave out the template."

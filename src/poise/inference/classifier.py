@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 import numpy as np
 from typing_extensions import TypeVar
 
-from poise.backbones import load_model
+from poise.backbones.load import check_encoder, load_model
 from poise.calibration import Calibration, Drawn, Evaluation, Tree
 from poise.calibration.independent import IndependentCalibration
 from poise.calibration.label_evaluation import LabelEvaluation
@@ -158,7 +158,7 @@ class Classifier(Generic[M_co]):
         check_independent(independent, stored, precision, recall)
         if isinstance(model, str):
             model = load_model(model, device=device, dtype=dtype, logit_scale=logit_scale)
-        self.encoder = model
+        self.encoder = check_encoder(model)
         understood = {
             "labels": self.labels,
             "parents": self.tree.paths if self.tree else (),

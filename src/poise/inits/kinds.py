@@ -48,7 +48,7 @@ def _fit_fpp(name: str) -> Callable[[DualEncoder, ClassTokens], StoredPrompt]:
     return lambda encoder, classes: fpp.fit(encoder, classes.labels, classes.template, recipe=fpp.PUBLISHED[name])
 
 
-inits: Registry[InitKind] = Registry("init")
+inits: Registry[InitKind] = Registry("init", of=InitKind)
 for _kind in (
     InitKind(name="template", description="the template's words"),
     InitKind(

@@ -13,7 +13,7 @@ from poise.posthoc import posthoc
 from poise.registry import Registry, check_options
 from poise.rules import rules
 
-methods: Registry[Method] = Registry("method")
+methods: Registry[Method] = Registry("method", of=Method)
 ALL = "all"  # of every group, those that answer an image from nothing but its views
 GROUPS = {
     "paper": "the paper's seven methods",

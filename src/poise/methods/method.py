@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from poise.text import file_name
 from poise.types import Objective
 
 BAR = " | "  # between a method and the post-hoc steps in a name
+_DASHES = ("-", "--", "-.", ":")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Term:
     def build(self, target: Target) -> Objective:
         """Return the objective, without its weight."""
         shared = {"target": target} if "target" in parameters(objectives.get(self.objective)) else {}
-        return objectives.get(self.objective)(**self.options, **shared)
+        return objectives.make(self.objective, {**self.options, **shared})
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Step:
 
     def build(self) -> PostHoc:
         """Return the step."""
-        return posthoc.get(self.name)(**self.options)
+        return posthoc.make(self.name, self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +65,16 @@ class About:
     description: str = ""
     citation: str = ""
     link: str = ""  #: to the paper
-    colour: str = "#8A8A8A"
+    colour: str = "#8A8A8A"  #: red, green and blue in hexadecimal digits
     dash: str = "-"  #: matplotlib's line style
     order: int = 100  #: lower ones are listed first
     group: str = "own"  #: one of `poise.methods.GROUPS`, where lists and options have it
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("#[0-9A-Fa-f]{6}", self.colour):
+            raise InvalidOptionError(f"The colour is '{self.colour}'.", hint="Give one as #0072B2: red, green, blue.")
+        if self.dash not in _DASHES:
+            raise InvalidOptionError(f"The dash is '{self.dash}'.", hint=f"Give one of: {' '.join(_DASHES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +205,7 @@ class Method:
                 f"lr is {self.lr!r}, and the rule '{self.rule}' tunes no context.", hint="Give an absolute number."
             )
         check_parameters(f"rule '{self.rule}'", self.rule_options, make, list(shared))
-        return make(**self.rule_options, **shared)
+        return rules.make(self.rule, {**self.rule_options, **shared})
 
     def shared_with_rule(self) -> dict[str, Any]:
         """Return the parameters that the rule receives from the method."""

@@ -145,7 +145,7 @@ class Metric:
         )
 
 
-_registry = Registry[Metric]("metric")
+_registry = Registry[Metric]("metric", of=Metric)
 get, unregister = _registry.get, _registry.remove
 names = _registry.names  # in the order in which tables show them
 

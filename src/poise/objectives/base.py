@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from poise.registry import Registry
+from poise.registry import Makers
 from poise.types import Objective, Outputs
 
-objectives: Registry[Callable[..., Objective]] = Registry("objective")
+objectives = Makers[Objective]("objective", Objective)
 
 
 @dataclass(frozen=True)

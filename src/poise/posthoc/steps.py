@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor
 
-from poise.registry import Registry
+from poise.registry import Makers
 from poise.types import Outputs
 
 
@@ -38,4 +37,4 @@ class PostHoc(ABC):
         """
 
 
-posthoc: Registry[Callable[..., PostHoc]] = Registry("post-hoc step")
+posthoc = Makers[PostHoc]("post-hoc step", PostHoc)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from poise.registry import Registry
+from poise.registry import Makers
 from poise.types import Outputs
 
 State = Mapping[str, Tensor]  # what a stream remembers: named tensors, which can be saved
@@ -134,4 +134,4 @@ class StreamRule(Rule):
         return self.answer(self.start(out.text_features[0]), out, head)[1]
 
 
-rules: Registry[Callable[..., Rule]] = Registry("rule")
+rules = Makers[Rule]("rule", Rule)

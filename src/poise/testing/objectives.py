@@ -32,6 +32,11 @@ def example_outputs(images: int = 3, views: int = 8, classes: int = 5, width: in
     return Outputs(image_features, texts, 10 * image_features @ texts.mT, reference)
 
 
+def base_class(objective: Objective) -> None:
+    """The objective derives from the class that tuning reads attributes of."""
+    require(isinstance(objective, Objective), "an objective must derive from poise.types.Objective")
+
+
 def value_per_image(objective: Objective) -> None:
     """The objective returns one finite value per image."""
     value = objective(example_outputs())
@@ -74,7 +79,14 @@ def precision(objective: Objective) -> None:
     _close(narrow, objective(out), "float32 and float64 disagree", rtol=1e-3, atol=1e-4)
 
 
-OBJECTIVE_CHECKS = (value_per_image, gradient_reaches_texts, images_are_independent, view_order_is_free, precision)
+OBJECTIVE_CHECKS = (
+    base_class,
+    value_per_image,
+    gradient_reaches_texts,
+    images_are_independent,
+    view_order_is_free,
+    precision,
+)
 
 
 def check_objective(objective: Objective) -> None:

@@ -36,6 +36,11 @@ def example_images(images: int = 4, views: int = 8, classes: int = 5, width: int
     return HEAD.outputs(features, unit(random(1, classes, width), dim=-1))
 
 
+def rule_class(rule: Rule) -> None:
+    """The rule derives from the class whose attributes methods read."""
+    require(isinstance(rule, Rule), "a rule must derive from poise.rules.Rule")
+
+
 def answer_per_image(rule: Rule) -> None:
     """The answer has the declared shape, and its probabilities are finite, also for one class."""
     for classes in (5, 1):
@@ -88,7 +93,13 @@ def rule_precision(rule: Rule) -> None:
     _close(one, other, "float32 and float64 disagree", 1e-3)
 
 
-RULE_CHECKS: tuple[Callable[[Rule], None], ...] = (answer_per_image, one_by_one, free_view_order, rule_precision)
+RULE_CHECKS: tuple[Callable[[Rule], None], ...] = (
+    rule_class,
+    answer_per_image,
+    one_by_one,
+    free_view_order,
+    rule_precision,
+)
 
 
 def check_rule(rule: Rule) -> None:
@@ -100,6 +111,11 @@ def _example_answer(classes: int = 5) -> Outputs:
     before, after = example_images(classes=classes), example_images(classes=classes, seed=1)
     texts, logits = after.text_features.expand(4, -1, -1), 2 * before.logits + after.logits
     return Outputs(before.image_features, texts, logits, before.logits)
+
+
+def posthoc_class(step: PostHoc) -> None:
+    """The step derives from the class whose attributes methods read."""
+    require(isinstance(step, PostHoc), "a post-hoc step must derive from poise.posthoc.PostHoc")
 
 
 def posthoc_answer(step: PostHoc) -> None:
@@ -121,7 +137,7 @@ def posthoc_one_by_one(step: PostHoc) -> None:
     _close(torch.cat([step(row) for row in rows]), step(whole), "a batch must have the answers of its images")
 
 
-POSTHOC_CHECKS: tuple[Callable[[PostHoc], None], ...] = (posthoc_answer, posthoc_one_by_one)
+POSTHOC_CHECKS: tuple[Callable[[PostHoc], None], ...] = (posthoc_class, posthoc_answer, posthoc_one_by_one)
 
 
 def check_posthoc(step: PostHoc) -> None:

@@ -134,7 +134,7 @@ def _ensemble(
     )
 
 
-frameworks: Registry[Framework] = Registry("framework")
+frameworks: Registry[Framework] = Registry("framework", of=Framework)
 for _framework in (
     Framework(
         name="tpt",

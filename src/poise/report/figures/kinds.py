@@ -27,7 +27,7 @@ class FigureKind:
     metrics: tuple[str, ...] | None = ()  # None: all
 
 
-kinds = Registry[FigureKind]("figure")
+kinds = Registry[FigureKind]("figure", of=FigureKind)
 
 
 def kind(name: str, title: str, about: str, metrics: tuple[str, ...] | None = ()) -> Callable[[Plots], Plots]:

@@ -37,7 +37,7 @@ class TableFormat:
     render: Callable[[Sequence[Table]], str]
 
 
-formats = Registry[TableFormat]("table format")
+formats = Registry[TableFormat]("table format", of=TableFormat)
 
 
 def render(tables: Sequence[Table], format: str = "terminal", *, colour: bool = False) -> str:
