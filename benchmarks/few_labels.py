@@ -2,8 +2,9 @@
 
 DATA holds Caltech101, EuroSAT and ImageNet in CoOp's layout, and `folders/pets` and `folders/cifar100`. Features are
 computed once and kept in FOLDER, by the hash of the model's weights. FILE holds stored CLIP features (safetensors:
-`image` [N, D], `text` [C, D], `label` [N]); in the rows "CLIP C", each image has its label and C - 1 others, drawn at
-random, to be told apart.
+`image` [N, D], `text` [C, D], `label` [N]); those of docs/results.md are of ImageNet training images, one per class,
+and means over augmentations. In the rows "CLIP C", each image has its label and C - 1 others, drawn at random, to be
+told apart.
 
 For each population and 10 to 200 labelled images, the images are split at random many times. On the labelled ones a
 calibrator is fitted, the quantile of 90 % prediction sets (LAC) is computed and thresholds are certified; everything is

@@ -80,7 +80,8 @@ def test_the_papers_objective(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     features = encoder.encode_images(load_file(folder / "vectors.safetensors")["views"].double())
     names = {("divergence", False): "kld", ("divergence", True): "kld+cats", ("entropy", True): "tpt+cats"}
     for case in json.loads((folder / "paper.json").read_text()):
-        options = {name: case[name] for name in ("selection", "steps", "detach_temperature")}
+        options = {name: case[name] for name in ("selection", "steps")}
+        options |= {"detach_temperature": case["detach_temperature"]} if case["cats"] else {}
         method = methods.get(names[case["loss"], case["cats"]], **options)
         gradients.clear()
         answer = Tuner(encoder, tokenise(encoder, case["labels"]), [method]).predict(features)[method.name]

@@ -98,6 +98,36 @@ def test_unknown_names_get_the_nearest() -> None:
         methods.get("tpt", entropy={"power": 2})
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("tpt", {"t_min": 0.5}, "no confidence-aware temperatures"),
+        ("kld | cots", {"t_max": 5.0}, "no confidence-aware temperatures"),
+        ("zero", {"detach_temperature": True}, "no confidence-aware temperatures"),
+        ("zero-shot", {"lr": 0.1}, "it tunes nothing"),
+        ("mta", {"steps": 2}, "it tunes nothing"),
+    ],
+)
+def test_options_without_an_effect_are_refused(name: str, options: dict[str, object], reason: str) -> None:
+    (option,) = options
+    with pytest.raises(InvalidOptionError, match=rf"The option '{option}' has no effect on .*: .*{reason}.*Leave it"):
+        methods.get(name, **options)
+    for every in ({name: options}, {"all": options}):
+        config, _ = build({"datasets": "dtd", "methods": name, "options": every})
+        with pytest.raises(InvalidOptionError, match="has no effect"):
+            make_methods(config)
+    config, _ = build({"datasets": "dtd", "methods": ["tpt+cats", name], "options": {"all": options}})
+    assert all(getattr(method, option) == options[option] for method in make_methods(config))
+
+
+def test_options_that_an_objective_does_not_have_are_not_listed() -> None:
+    with pytest.raises(UnknownNameError) as raised:
+        methods.get("kld+cats", selction=0.2)
+    assert "divergence" not in raised.value.hint
+    with pytest.raises(UnknownNameError, match=r"Known: .*a-tpt, .*weight"):
+        methods.get("a-tpt", wait=0.2)
+
+
 @pytest.mark.parametrize("option", ["terms", "cats", "name", "about"])
 def test_a_named_method_stays_itself(option: str) -> None:
     with pytest.raises(InvalidOptionError, match=r"would make 'tpt' another method.*register"):

@@ -69,6 +69,16 @@ def test_folder_of_splits_is_refused(tmp_path: Path) -> None:
         data.open_dataset(f"folder:{tmp_path}")
 
 
+def test_a_folder_one_level_too_high_is_refused(tmp_path: Path) -> None:
+    write_tree(tmp_path / "own" / "pets")
+    with pytest.raises(
+        InvalidDatasetError, match=r"would be 'pets', which contains 2 folders.*Did you mean folder:.*pets"
+    ):
+        data.open_dataset(f"folder:{tmp_path / 'own'}")
+    trees.write(tmp_path / "own" / "pets" / "1.png", trees.picture())  # a class with images and folders of images
+    assert data.open_dataset(f"folder:{tmp_path / 'own'}").classes == ("pets",)
+
+
 def test_folder_refusals(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="does not exist"):
         data.open_dataset(f"folder:{tmp_path}/nowhere")

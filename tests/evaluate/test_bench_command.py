@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from poise.cli.app import app
-from poise.errors import InvalidOptionError, InvalidTemplateError, UnknownNameError
+from poise.errors import InvalidDatasetError, InvalidOptionError, InvalidTemplateError, UnknownNameError
+from poise.evaluate.config import build
 from tests.evaluate.attempt import arguments, make_images
 
 CONFIG = Path(__file__).parents[2] / "configs" / "table1.toml"
@@ -63,6 +65,23 @@ def test_flags_override_the_file():
 def test_bad_usage_is_refused(more, error):
     result = runner.invoke(app, ["bench", "run", "--dry-run", *more])
     assert isinstance(result.exception, error)
+
+
+def test_a_limit_of_no_images_is_refused():
+    result = runner.invoke(app, ["bench", "run", "--dry-run", "--dataset", "dtd", "--limit", "0"])
+    assert result.exit_code == 2
+    assert "--limit" in result.output
+    assert build({"datasets": "dtd", "limit": "all"})[0].limit == 0  # as runs of all images are stored
+
+
+def test_one_class_is_no_benchmark(tmp_path):
+    images = make_images(tmp_path / "images", each=1)
+    for folder in sorted(images.iterdir())[1:]:
+        shutil.rmtree(folder)
+    result = runner.invoke(app, ["bench", "run", "--dataset", f"folder:{images}", "--out", str(tmp_path / "runs")])
+    assert isinstance(result.exception, InvalidDatasetError)
+    assert "alone, so that every answer would be right" in str(result.exception)
+    assert not list((tmp_path / "runs").rglob("run.json"))
 
 
 def test_a_run_and_what_can_be_made_of_it(tmp_path):
@@ -181,7 +200,7 @@ def test_a_dry_run_lists_datasets_model_and_work_and_says_what_is_missing(tmp_pa
     assert "model tiny: loaded" in shown.output
     assert "work: 8 chunks of at most 3 images, 24 images over all seeds" in shown.output
     assert "nothing is missing" in shown.output
-    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "runs").rglob("run.json"))
     lacking = ["--dataset", f"dtd,folder:{images}", "--data", str(tmp_path), "--model", "ViT-B-16/openai"]
     shown = runner.invoke(app, ["bench", "run", "--dry-run", *lacking, "--limit", "12", "--device", "cpu"])
     assert shown.exit_code == 3, shown.output

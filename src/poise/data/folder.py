@@ -10,6 +10,8 @@ from poise.data.items import ImageSet, Item
 from poise.data.locations import list_images
 from poise.data.text_files import read_lines
 from poise.errors import InvalidDatasetError
+from poise.images.find import SUFFIXES
+from poise.text import counted
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test"}
 
@@ -56,6 +58,11 @@ def open_folder(path: str) -> ImageSet:
     ]
     if not items:
         raise InvalidDatasetError(f"No images in folders below '{root}'.", hint="Put each class into its own folder.")
+    if len(names) == 1 and (below := _only_folders(root / folders[0])):
+        raise InvalidDatasetError(
+            f"The only class in '{root}' would be '{folders[0]}', which contains {counted(below, 'folder')}, no image.",
+            hint=f"Did you mean folder:{root / folders[0]}?",
+        )
     return ImageSet(
         f"folder:{path}",
         tuple(names.values()),
@@ -64,3 +71,10 @@ def open_folder(path: str) -> ImageSet:
         layout="folder",
         parents=find_tree(root, root),
     )
+
+
+def _only_folders(folder: Path) -> int:
+    """Return the number of folders in a folder that has no image beside them."""
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    images = any(entry.suffix.lower() in SUFFIXES for entry in entries if entry.is_file())
+    return 0 if images else sum(entry.is_dir() for entry in entries)

@@ -9,7 +9,7 @@ from pathlib import Path
 import poise.data
 from poise import backbones, methods
 from poise.data import ImageSet
-from poise.errors import InvalidOptionError, ModelNotFoundError
+from poise.errors import InvalidDatasetError, InvalidOptionError, ModelNotFoundError
 from poise.evaluate.config import ALL_METHODS, RunConfig
 from poise.evaluate.pairs import composed, is_composed
 from poise.evaluate.streams import is_mixed, leave_out, mixed
@@ -19,6 +19,7 @@ from poise.inits.kinds import check_template, init_file, inits
 from poise.methods import Method
 from poise.prompts import Template
 from poise.prompts.files import load
+from poise.registry import check_options
 from poise.tuning.frameworks import frameworks
 from poise.views import DEFAULT_ENGINE
 
@@ -46,7 +47,13 @@ def open_set(name: str, root: str, config: RunConfig) -> ImageSet:
     if is_composed(name):
         check_composed(name, config)
         return composed(name, one)
-    return leave_out(mixed(name, one) if is_mixed(name) else one(name), config.unknown)
+    images = mixed(name, one) if is_mixed(name) else one(name)
+    if len(images.classes) < 2:
+        raise InvalidDatasetError(
+            f"'{name}' has the class '{images.classes[0]}' alone, so that every answer would be right.",
+            hint="Give images of two classes or more, with one folder per class.",
+        )
+    return leave_out(images, config.unknown)
 
 
 def check_composed(name: str, config: RunConfig) -> None:
@@ -77,12 +84,18 @@ def make_methods(config: RunConfig, *, dataset: str = "", shift: bool = False) -
                 f"There are options for the method '{name}', which is not run.",
                 hint=f"Leave them out, or add it to the methods: {', '.join(config.methods)}.",
             )
+    idle = {name: methods.get(name).idle for name in names}
     result = []
-    for name in methods.expand(config.methods):
+    for name in names:
         # The options of a method also hold where post-hoc steps follow it.
         own = dict.fromkeys((ALL_METHODS, name.partition(methods.BAR)[0], name))
         options = {option: value for key in own for option, value in given.get(key, {}).items()}
-        method = methods.get(name, **options)
+        # What is set for all methods may have no effect on some of them, where it is recorded as well.
+        others = [option for option in given.get(ALL_METHODS, {}) if any(option not in idle[each] for each in names)]
+        own_options = {option for key in own if key != ALL_METHODS for option in given.get(key, {})}
+        unused = {option: options.pop(option) for option in others if option in {*idle[name]} - own_options}
+        check_options(Method, unused, f"'{name}'")
+        method = replace(methods.get(name, **options), **unused)
         method = method.on_dataset(dataset) if dataset else method
         result.append(method.on_shift() if shift and "weight" not in options else method)
     return result

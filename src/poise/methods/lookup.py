@@ -9,6 +9,7 @@ from typing import Any
 
 from poise.errors import InvalidOptionError, UnknownNameError
 from poise.methods.method import BAR, About, Method, Step, Term, parameters
+from poise.objectives import objectives
 from poise.posthoc import posthoc
 from poise.registry import Registry, check_options
 from poise.rules import rules
@@ -99,7 +100,7 @@ def get(name: str, /, **options: Any) -> Method:
         options: settings of the target and the optimiser, ``weight`` (of the regulariser, if there is one), the rule's
             parameters, and, under the name of an objective or a post-hoc step, a dictionary of its parameters. What
             the method minimises can't be changed, so that a record called "tpt" is TPT: for another objective, make a
-            `Method` with another name.
+            `Method` with another name. Options without an effect on the method are refused.
 
     >>> get("kld+cats", steps=3).steps
     3
@@ -155,18 +156,25 @@ def _rule_parameters(method: Method) -> list[str]:
 
 
 def _check_known(name: str, method: Method, after: list[str], options: Mapping[str, Any]) -> None:
-    known = [entry.name for entry in dataclasses.fields(Method) if entry.name not in _FIXED]
+    settings = [entry.name for entry in dataclasses.fields(Method) if entry.name not in _FIXED]
+    known = [setting for setting in settings if setting not in method.idle]
     known += ["weight"] if len(method.terms) == 2 else []
-    known += [*(term.objective for term in method.terms), *_rule_parameters(method), *after]
+    known += [term.objective for term in method.terms if {*parameters(objectives.get(term.objective))} - {"target"}]
+    known += [*_rule_parameters(method), *after]
     for step in after:
         posthoc.get(step)
     for option in options:
+        if reason := method.idle.get(option):
+            raise InvalidOptionError(
+                f"The option '{option}' has no effect on '{name}': {reason}.",
+                hint=f"Leave it out. Known: {', '.join(sorted(known)) or 'none'}.",
+            )
         if option in _FIXED:
             raise InvalidOptionError(
                 f"The option '{option}' would make '{name}' another method.",
                 hint="Make a Method with another name, and poise.methods.register it.",
             )
-        if option not in known:
+        if option not in known and option not in [term.objective for term in method.terms]:
             raise UnknownNameError.of("option", option, known, owner=f"the method '{name}'")
 
 

@@ -162,6 +162,16 @@ class Method:
         return ("gradient",) * self.tunes + ("stream",) * self.ordered + ("labels",) * labels
 
     @property
+    def idle(self) -> dict[str, str]:
+        """The settings that change nothing of its answers, and why."""
+        taken = parameters(rules.get(self.rule)) if self.rule else []
+        scaling = () if self.cats else ("t_min", "t_max", "detach_temperature")
+        tuning = [name for name in ("steps", "lr", "weight_decay") if not self.terms and name not in taken]
+        return dict.fromkeys(scaling, "it has no confidence-aware temperatures") | dict.fromkeys(
+            tuning, "it tunes nothing"
+        )
+
+    @property
     def cost(self) -> str:
         """What an image costs, in words, beside the labels' texts, which are encoded once."""
         views = "all views" if self.reads_views else "the plain view"

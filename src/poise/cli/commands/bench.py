@@ -60,7 +60,9 @@ def run_command(
     ] = None,
     options: Chosen,
     seeds: Annotated[str | None, _option("Comma-separated seeds.", "1,2,3")] = None,
-    limit: Annotated[int | None, _option("Images per dataset, a fixed stratified subset.", "all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Images per dataset, a fixed stratified subset.", show_default="all")
+    ] = None,
     view_engine: Annotated[str | None, _option("How views are made: auto, pil or batched.", "auto")] = None,
     augmix: Annotated[str | None, _option("AugMix: auto (as TPT has it), c-tpt, on or off.", "auto")] = None,
     framework: Annotated[str | None, _option("How images are adapted to (see `poise list frameworks`).", "tpt")] = None,
