@@ -35,4 +35,5 @@ def test_the_second_signal_ends_the_process_at_once():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25)
     assert done.stdout == "still here\n"
+    assert done.stderr.count("poise: stopping after the chunk that is being computed; a second signal") == 1
     assert done.returncode == 143

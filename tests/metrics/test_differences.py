@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from poise.metrics import Sample, estimate
 from poise.metrics.bootstrap import clearly_different
@@ -42,4 +43,13 @@ def test_the_interval_of_a_share_has_a_width_if_all_are_right() -> None:
     sample = Sample.of_top([0.9] * 20, [True] * 20)
     found = estimate([sample], names=["accuracy"])["accuracy"]
     assert found.interval == (1.0, *wilson_interval(1.0, 20))
-    assert estimate([sample, sample], names=["accuracy"])["accuracy"].trials is None  # two seeds are no more images
+    assert estimate([sample, sample], names=["accuracy"])["accuracy"].trials == 20  # two seeds are no more images
+
+
+def test_the_interval_of_few_right_answers_is_the_same_under_one_seed_and_several() -> None:
+    few, others = (Sample.of_top(np.full(48, 0.5), np.isin(np.arange(48), right)) for right in ([3, 30], [4, 30]))
+    three = estimate([few, few, few], names=["accuracy", "ece"])
+    assert three["accuracy"].interval == pytest.approx((2 / 48, *wilson_interval(2 / 48, 48)))
+    assert three["accuracy"].interval.low > 0.01
+    assert three["ece"].trials is None
+    assert estimate([few, others], names=["accuracy"])["accuracy"].trials is None  # other answers, as many right

@@ -47,6 +47,8 @@ def test_differences_are_those_of_the_scores(runs: Path) -> None:
 def test_differences_have_the_floors_of_both(runs: Path) -> None:
     table = comparison(runs, "kld+cats", ["tpt"], ["accuracy", "ece"], resamples=20)
     assert table.columns[-1] == "Floors"
+    (legend,) = (note for note in table.notes if note.startswith("*"))
+    assert "after the difference of the floors (if there are any) is subtracted" in legend
     board = scoreboard(load(runs), metrics=["ece"], resamples=20)
     for row in table.records:
         if row["metric"] == "accuracy":

@@ -169,6 +169,7 @@ def test_a_compact_table_has_one_line_of_floors(runs: Path) -> None:
     line = table.lines[-1]
     assert [cell.text for cell in line.cells[:2]] == ["floor", "ECE"]
     assert line.cells[3].text == f"{max(float(row['floor']) for row in rows if row['floor']):.2f}"
+    assert "(ECE) after the difference of the floors is subtracted" in table.notes[-1]
     assert "floor" not in table_text(runs, resamples=20, metrics=("accuracy", "nll"))
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from poise.errors import RunInterruptedError
+
+STDERR = 2
+NOTICE = b"\npoise: stopping after the chunk that is being computed; a second signal (Ctrl-C) stops at once.\n"
 
 
 @contextmanager
@@ -20,6 +23,8 @@ def interruptible() -> Iterator[Callable[[], None]]:
         if received:
             os._exit(128 + signum)
         received.append(signum)
+        with suppress(OSError):  # a log that is gone is no reason to stop at once; `print` is not safe in a handler
+            os.write(STDERR, NOTICE)
 
     def check() -> None:
         if received:

@@ -56,7 +56,7 @@ class Estimate:
 
     by_seed: tuple[float, ...]
     draws: Floats  #: [R]
-    trials: int | None = None  #: images whose share this is, under one seed; None for all else
+    trials: int | None = None  #: images whose share this is, the same one under every seed; None for all else
 
     @property
     def value(self) -> float:
@@ -127,12 +127,18 @@ def estimate(
     metrics = {name: rows.get(name) for name in names}
     draws: dict[str, list[Floats]] = {name: [] for name in metrics}
     weighted = {name: [metric.on_counts(sample) for sample in samples] for name, metric in metrics.items()}
+    differ: set[str] = set()  # metrics that are not the same under all seeds on every resample
     for counts in resampled_counts(len(samples[0]), resamples, seed):
         for name, functions in weighted.items():
-            draws[name].append(np.mean([function(counts) for function in functions], axis=0))
+            by_seed = np.array([function(counts) for function in functions])
+            draws[name].append(by_seed.mean(axis=0))
+            if not all(np.array_equal(by_seed[0], values, equal_nan=True) for values in by_seed[1:]):
+                differ.add(name)
     return {
         name: Estimate(
-            tuple(metric.value(sample) for sample in samples), np.concatenate(draws[name]), _trials(metric, samples)
+            tuple(metric.value(sample) for sample in samples),
+            np.concatenate(draws[name]),
+            None if name in differ else _trials(metric, samples),
         )
         for name, metric in metrics.items()
     }
@@ -153,7 +159,8 @@ def clearly_different(one: Estimate, two: Estimate, floors: tuple[Estimate, Esti
 
 
 def _trials(metric: rows.Metric, samples: Sequence[Sample]) -> int | None:
-    return metric.trials(samples[0]) if metric.trials is not None and len(samples) == 1 else None
+    counts = {metric.trials(sample) for sample in samples} if metric.trials is not None else set()
+    return counts.pop() if len(counts) == 1 else None
 
 
 def resampled_counts(images: int, number: int = 1000, seed: int = 0) -> Iterator[Floats]:

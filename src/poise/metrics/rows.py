@@ -83,8 +83,8 @@ class Metric:
         floor: the name of the metric that reports print beside this one: the value that perfect predictions would
             have on average on as many images.
         p_value: of "the predictions are perfect in this respect", from a sample; reports print it beside the metric.
-        trials: the number of images whose share the metric is; its interval for one seed is then Wilson's, which holds
-            near 0 and 1 as well.
+        trials: the number of images whose share the metric is; its interval for one seed, or for several with the same
+            answers, is then Wilson's, which holds near 0 and 1 as well.
         signed: whether reports print a + before positive values.
     """
 

@@ -20,9 +20,10 @@ from poise.report.tables.table import Line, Table
 
 FLOORS = (
     "Floors: what perfectly calibrated answers with the confidences of the first and of the second would have on "
-    "average, by chance alone. A difference as small as that of the floors says nothing about calibration, so that * "
-    "also requires that the difference without that of the floors excludes 0."
+    "average, by chance alone. A difference as small as that of the floors says nothing about calibration."
 )
+STAR = "* The 95 % confidence interval excludes 0"
+BEYOND = ", and still does so, on the same side, after the difference of the floors (if there are any) is subtracted"
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def comparison(
         tuple(_line(row, row.method if baseline else row.against, floored) for row in rows),
         (
             f"{subject}, on the same images and resamples; differences of percentages are points.",
-            "* The 95 % confidence interval excludes 0.",
+            f"{STAR}{BEYOND * floored}.",
             *[FLOORS] * floored,
             *_long_names(records),
         ),

@@ -74,7 +74,7 @@ def _widths(shown: _Shown) -> Iterator[str]:
             half.append(f"{title} ±{printed(metric, width)}")
             if deviations := [score.std for score in scores if score.std is not None]:
                 spread.append(f"{title} {printed(metric, max(deviations))}")
-    kinds = f"{block.board.resamples} bootstrap resamples; Wilson's for a share under one seed"
+    kinds = f"{block.board.resamples} bootstrap resamples; Wilson's for a share that is the same under all seeds"
     intervals = f"95 % confidence intervals over images ({kinds})"
     deviations_text = f" Standard deviations over seeds are at most: {', '.join(spread)}." if spread else ""
     yield f"{intervals} reach at most: {', '.join(half)}.{deviations_text}"

@@ -12,7 +12,7 @@ import numpy as np
 from poise import metrics as rows
 from poise.data import catalog
 from poise.errors import InvalidDatasetError, UnknownNameError
-from poise.metrics import Estimate
+from poise.metrics import Estimate, get
 from poise.report.published import paper as published
 from poise.report.published.paper import matching
 from poise.report.published.peers import PEER_LAYOUTS, PEER_ROWS
@@ -27,8 +27,10 @@ DASH = "—"
 LEVEL = 0.05  # p-values below it are marked
 LEGEND = (
     "Bold (or †): the best of our methods and all that are not significantly worse, that is, whose paired difference "
-    "from it has a 95 % confidence interval that includes 0. Nothing is marked where that holds for every method."
+    "from it has a 95 % confidence interval that includes 0{beyond}. Nothing is marked where that holds for every "
+    "method."
 )
+BEYOND = ", as it is or ({metrics}) after the difference of the floors is subtracted"
 
 
 def result_tables(
@@ -95,7 +97,9 @@ def _table(block: TableBlock, *, intervals: bool, std: bool, published_too: bool
     single = f", {rows.get(block.metrics[0]).title}" if len(block.metrics) == 1 else ""
     title = f"{block.layout.title}{single}: {block.board.records.label(block.setting)}"
     columns = ("Method", *([] if single else ["Metric"]), *(heading for heading, _ in block.columns))
-    notes = (*table_notes(block, [record["source"] for record in records]), LEGEND)
+    floored = ", ".join(get(metric).title for metric in block.metrics if get(metric).floor)
+    legend = LEGEND.format(beyond=BEYOND.format(metrics=floored) if floored else "")
+    notes = (*table_notes(block, [record["source"] for record in records]), legend)
     return Table(title, columns, tuple(lines), notes, len(columns) - len(block.columns), tuple(records))
 
 
