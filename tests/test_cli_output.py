@@ -392,3 +392,18 @@ def test_other_methods_are_named(folder: Path, tmp_path: Path) -> None:
     run(folder, "--out", tmp_path / "rows.jsonl", "--method", "zero-shot")
     refused = run(folder, "--out", tmp_path / "rows.jsonl", "--method", "tpt,kld+cats", "--resume")
     assert "(stored -> now): methods: zero-shot -> tpt, kld+cats." in str(refused.exception)
+
+
+def test_files_that_are_no_images_are_counted(folder: Path, tmp_path: Path) -> None:
+    (folder / "IMG_0001.HEIC").write_bytes(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic")
+    (folder / "labels.txt").write_text("cat")
+    done = run(folder, "--format", "json")
+    assert done.exit_code == 0
+    said = "poise: 2 files skipped: .heic 1, .txt 1. Convert photos to JPEG or PNG: .heic is not read."
+    assert done.stderr.splitlines()[0] == said
+    assert "skipped" not in run(folder, "--format", "json", "--quiet").stderr
+    named = run(folder / "IMG_0001.HEIC", "--format", "json")
+    assert (
+        "IMG_0001.HEIC' is HEIC, which is not read. Convert it to JPEG"
+        in json.loads(named.stdout)[0]["error"]["message"]
+    )

@@ -20,6 +20,7 @@ from PIL import Image
 
 from poise.errors import InvalidOptionError, UnreadableImageError
 from poise.images import bounded_stream, find_images, read_image
+from poise.images.find import count_skipped, in_words
 
 
 def _pixels(width: int = 40, height: int = 30, channels: int = 3) -> np.ndarray:
@@ -134,6 +135,10 @@ def test_callers_picture_is_not_shared() -> None:
         (b"\x00\x01\x02\x03" * 10, "unknown format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "text"),
         (b"RIFF\x00\x00\x00\x00WAVEfmt ", "not an image"),
+        (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic", "is HEIC, which is not read. Convert it to JPEG or PNG"),
+        (b"\x00\x00\x00\x20ftypmif1\x00\x00\x00\x00mif1heic", "is HEIC or AVIF, which is not read"),
+        (b"\x00\x00\x00\x20ftypavif\x00\x00\x00\x00avifmif1", "is AVIF, which is not read"),
+        (b"\x00\x00\x00\x20ftypisom\x00\x00\x00\x00isomavc1", "unknown format"),
         (b"\xff\xd8\xff", "damaged|truncated"),
         (b"\x89PNG\r\n\x1a\n", "damaged|truncated"),
         (b"GIF89a", "damaged|truncated"),
@@ -301,3 +306,17 @@ def test_a_palette_with_too_many_colours_is_refused(allow: bool) -> None:
     content[46:50] = (300).to_bytes(4, "little")  # number of colours
     with pytest.raises(UnreadableImageError, match="palette"):
         read_image(bytes(content) + bytes(1200), allow_truncated=allow)
+
+
+def test_files_that_are_skipped_are_counted_by_suffix(tmp_path: Path) -> None:
+    for name in ("a.HEIC", "in/b.heic", "c.avif", "notes.txt", "README", ".DS_Store", ".cache/x.bin", "d.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    found = count_skipped([tmp_path])
+    assert found == {".heic": 2, ".avif": 1, ".txt": 1, "": 1}
+    assert in_words(found) == (
+        ".heic 2, .avif 1, without a suffix 1, .txt 1. Convert photos to JPEG or PNG: .heic, .avif are not read."
+    )
+    (tmp_path / "d.jpg").unlink()
+    with pytest.raises(InvalidOptionError, match=r"No images found in .* It has other files: \.heic 2"):
+        find_images([tmp_path])

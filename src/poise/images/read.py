@@ -38,6 +38,8 @@ _READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
     (b"II*\x00", TiffImageFile),
     (b"MM\x00*", TiffImageFile),
 )
+_HEIC = dict.fromkeys((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis"), "HEIC")
+_FTYP = {**_HEIC, b"avif": "AVIF", b"avis": "AVIF", b"mif1": "HEIC or AVIF", b"msf1": "HEIC or AVIF"}  # brands
 _ORIENTATION_TAG = 0x0112
 
 
@@ -138,6 +140,10 @@ def _open(stream: BinaryIO, name: str) -> ImageFile.ImageFile:
     if not start:
         raise UnreadableImageError(f"{called(name)} is empty (0 bytes).")
     reader = next((cls for magic, cls in _READERS if start.startswith(magic)), None)
+    if start[4:8] == b"ftyp" and (photo := _FTYP.get(start[8:12])):
+        raise UnreadableImageError(
+            f"{called(name)} is {photo}, which is not read.", hint=f"Convert it to JPEG or PNG. Accepted: {FORMATS}."
+        )
     if reader is None or (reader is WebPImageFile and start[8:12] != b"WEBP"):
         looks = "text" if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start) else "an unknown format"
         raise UnreadableImageError(

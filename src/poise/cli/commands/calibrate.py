@@ -30,6 +30,7 @@ from poise.cli.input.shared_options import LabelsFile, Threads, labels_from, wri
 from poise.cli.input.tagged_images import read_tagged
 from poise.cli.output.calibration_tables import tables
 from poise.cli.output.cost_note import cost_note
+from poise.cli.output.skipped_files import say_skipped_labelled
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.progress import watched
@@ -98,6 +99,8 @@ def calibrate(
     chosen |= {"--truth": truth}
     numbers: dict[str, Any] = {option: file for option, file in chosen.items() if file is not None}
     numbers |= {} if scale is None else {"--scale": scale}
+    if images is not None:
+        say_skipped_labelled(images, quiet=quiet)
     if numbers:
         _check_alone(images, {*numbers}, [name for name in options if _typed(ctx, name)])
     elif options["independent"] and images is not None:

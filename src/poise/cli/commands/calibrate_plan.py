@@ -14,6 +14,7 @@ from poise.cli.input.job_options import ALL_SOURCES, stored_features, with_store
 from poise.cli.input.label_list import files_of, write_list
 from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
 from poise.cli.input.shared_options import Labels, LabelsFile, Threads, given, labels_from
+from poise.cli.output.skipped_files import say_skipped
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.progress import watched
@@ -58,6 +59,7 @@ def calibrate_plan(
     from poise.inference.planning import confidences
 
     shards = open_images(images)
+    say_skipped(images, quiet=quiet)
     options = with_stored(ctx, options, stored_features(shards))
     classifier: Classifier = Classifier(**{**options, "labels": names, "method": options["method"]})
     total = count_images(shards)

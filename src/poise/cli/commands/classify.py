@@ -37,6 +37,7 @@ from poise.cli.output import result_rows, row_settings, sink, sorted_images
 from poise.cli.output.cost_note import cost_note
 from poise.cli.output.job_output import HowToRun, run_job
 from poise.cli.output.row_file import Format, check_file, format_of
+from poise.cli.output.skipped_files import say_skipped
 from poise.cli.output.still_valid import StillValid
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
@@ -118,7 +119,7 @@ def classify(
     from poise.loading.sources import name_of
 
     shards = open_images(images)
-
+    say_skipped(images, quiet=quiet)
     features = stored_features(shards)
     options = with_stored(ctx, options, features)
     options = stored_options(ctx, {**options, "method": methods.expand(options["method"])}, names)

@@ -12,6 +12,7 @@ from poise.cli.input.job_options import SOURCES, DryRun, MetricsPort, Price, eng
 from poise.cli.input.option_parameters import FIXED_VIEWS, Chosen, takes_options
 from poise.cli.input.shared_options import Actors, Address, Engine, EngineName, Threads
 from poise.cli.output.job_output import HowToRun, run_job
+from poise.cli.output.skipped_files import say_skipped
 from poise.cli.output.verbose import Quiet, Verbose
 from poise.errors import InvalidOptionError
 
@@ -54,6 +55,7 @@ def embed(
         shards, classes = item_shards(images[0], found.items), found.classes
     else:
         shards = open_images(images)
+        say_skipped(images, quiet=quiet)
     recipe = ViewRecipe(*(options.pop(name) for name in ("views", "seed", "augmix")))
     job = EmbedJob(out, **{**options, "batch_size": options["batch_size"] or 0}, recipe=recipe)
     engine_here = engine_of(engine, address, actors, job.device)

@@ -14,6 +14,7 @@ from poise.cli.input.labelled_images import read_labelled
 from poise.cli.input.option_parameters import Chosen, takes_options
 from poise.cli.input.shared_options import Threads, given
 from poise.cli.input.tagged_images import read_tagged
+from poise.cli.output.skipped_files import say_skipped_labelled
 from poise.cli.output.verbose import Quiet, Verbose, remark
 from poise.errors import InvalidOptionError
 from poise.files import write_atomic
@@ -82,6 +83,7 @@ def evaluate(
     stored = read(calibration)
     kind: Any = independent if stored.conditions.independent else evaluating
     paths, truth, _ = (read_tagged if stored.conditions.independent else read_labelled)(images)
+    say_skipped_labelled(images, quiet=quiet)
     typed = given(ctx, options)
     if "method" in typed:
         typed["method"] = list(expand(typed["method"]))
