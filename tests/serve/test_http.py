@@ -51,6 +51,12 @@ def test_batched_answers_equal_solo_answers(live: Live) -> None:
             assert served["label"] == result.label
 
 
+def test_a_heic_photo_is_named(live: Live) -> None:
+    answer = live.post("/v1/classify", json=body(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic"))
+    assert answer.status_code == 422
+    assert "is HEIC, which is not read. Convert it to JPEG" in answer.json()["error"]["message"]
+
+
 def test_one_corrupt_image_among_eight_fails_alone(live: Live) -> None:
     images = [png(seed) for seed in range(8)]
     images[3] = images[3][:200]  # its header is intact
