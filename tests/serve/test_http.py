@@ -54,7 +54,9 @@ def test_batched_answers_equal_solo_answers(live: Live) -> None:
 def test_a_heic_photo_is_named(live: Live) -> None:
     answer = live.post("/v1/classify", json=body(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic"))
     assert answer.status_code == 422
-    assert "is HEIC, which is not read. Convert it to JPEG" in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert error["message"] == "The image is HEIC, which is not read."
+    assert error["hint"].startswith("Convert it to JPEG")
 
 
 def test_one_corrupt_image_among_eight_fails_alone(live: Live) -> None:
