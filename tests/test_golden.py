@@ -1,8 +1,8 @@
 """Numbers that the published TPT, C-TPT and O-TPT code, and an independent computation of the paper's own objective,
 gave on a tiny CLIP in float64, equalled.
 
-`tests/golden` holds a part of them; a folder with all of them, or others of the same kind, is tried where there is one
-($POISE_VECTORS, or `shared/vectors` beside the repository).
+`tests/golden` holds all cases, on two of their four images; a folder with the other images, or with other numbers of the
+same kind, is tried as well where there is one ($POISE_VECTORS, or `shared/vectors` beside the repository).
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ ALL = Path(os.environ.get("POISE_VECTORS", Path(__file__).parents[2] / "shared" 
 FOLDERS = [
     GOLDEN,
     pytest.param(
-        ALL, marks=[pytest.mark.data, pytest.mark.skipif(not ALL.is_dir(), reason=f"no golden vectors in {ALL}")]
+        ALL,
+        marks=[
+            pytest.mark.data,
+            pytest.mark.skipif(not ALL.is_dir(), reason=f"{ALL}: more images of the cases in tests/golden"),
+        ],
     ),
 ]
 
