@@ -1,7 +1,7 @@
 """Numbers that the published TPT, C-TPT and O-TPT code, and an independent computation of the paper's own objective,
 gave on a tiny CLIP in float64, equalled.
 
-`tests/golden` holds all cases, on two of their four images; a folder with the other images, or with other numbers of the
+`tests/golden` holds all cases, on two of their four images; a folder with the other images, or other numbers of the
 same kind, is tried as well where there is one ($POISE_VECTORS, or `shared/vectors` beside the repository).
 """
 
