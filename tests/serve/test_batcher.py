@@ -143,6 +143,95 @@ def test_an_item_is_not_computed_after_its_deadline(made: Any) -> None:
     assert gate.batches[1:] == [("a", [2])]
 
 
+class Model:
+    """Work that takes 0.3 s and 0.09 s per item, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now, self.answered = 0.0, dict[int, float]()  # when each item was
+        self.started, self.open = threading.Event(), threading.Event()
+
+    def clock(self) -> float:
+        return self.now
+
+    def __call__(self, key: str, items: list[int]) -> list[int]:
+        self.started.set()
+        assert self.open.wait(SOON)
+        self.now += self.seconds(len(items))
+        self.answered |= dict.fromkeys(items, self.now)
+        return items
+
+    @staticmethod
+    def seconds(items: int) -> float:
+        return 0.3 + 0.09 * items
+
+
+@pytest.mark.parametrize("one_key", [True, False])
+@pytest.mark.parametrize("warm", [True, False])
+def test_under_overload_some_are_answered_in_time_and_nothing_is_computed_too_late(
+    made: Any, one_key: bool, warm: bool
+) -> None:
+    """40 clients at once, each with four times what a single item takes; a full batch takes longer than that."""
+    model, within = Model(), 4 * Model.seconds(1)
+    batcher = made(model, capacity=1000, batch_items=16, clock=model.clock)
+    model.open.set()
+    if warm:  # batches of several sizes were measured before
+        for number in (1, 4, 8):
+            results(batcher.submit("warm", list(range(-number, 0)), cost=2))
+    results(batcher.submit("warm", [-1], cost=2))
+    model.open.clear()
+    model.started.clear()
+    first = batcher.submit("0", [0], cost=2, deadline=model.now + within)
+    assert model.started.wait(SOON)
+    arrived, accepted, refused = model.now, dict[int, Future[int]](), list[QueueFullError]()
+    for item in range(1, 41):
+        try:
+            key = "0" if one_key else str(item)
+            accepted[item] = batcher.submit(key, [item], cost=2, deadline=arrived + within)[0]
+        except QueueFullError as error:
+            refused.append(error)
+    model.open.set()
+    wait([*first, *accepted.values()], timeout=SOON)
+    in_time = [item for item, time_ in model.answered.items() if item > 0 and time_ <= arrived + within]
+    too_late = [item for item, time_ in model.answered.items() if item > 0 and time_ > arrived + within]
+    assert len(in_time) >= 2
+    assert len(too_late) <= 1  # the one that is tried when there is nothing else to do
+    assert refused
+    assert {error.code for error in refused} == {"queue_full"}
+    assert all(future.exception() is None for item, future in accepted.items() if item in in_time)
+
+
+def test_an_estimate_that_is_too_long_corrects_itself(made: Any) -> None:
+    model = Model()
+    model.open.set()
+    batcher = made(model, clock=model.clock)
+    model.seconds = lambda items: 100.0  # type: ignore[method-assign]
+    results(batcher.submit("slow", [1]))
+    model.seconds = lambda items: 0.1  # type: ignore[method-assign]
+    for item in range(2, 40):  # each alone, with far less time than the slow one took
+        assert results(batcher.submit("a", [item], deadline=model.now + 0.2)) == [item]
+    batcher.close()
+
+
+def test_retry_after_is_when_the_queue_will_be_empty(made: Any) -> None:
+    model = Model()
+    batcher = made(model, capacity=64, batch_cost=32, clock=model.clock)
+    model.open.set()
+    for number in (1, 4, 16, 1, 4, 16):
+        results(batcher.submit("a", list(range(number)), cost=2))
+    model.open.clear()
+    model.started.clear()
+    batcher.submit("a", [1], cost=2)
+    assert model.started.wait(SOON)
+    waiting = batcher.submit("a", list(range(31)), cost=2)
+    with pytest.raises(QueueFullError) as caught:
+        batcher.submit("a", [1], cost=2)
+    began = model.now
+    model.open.set()
+    results(waiting)
+    took = model.now - began
+    assert took - 1 <= caught.value.retry_after <= took + 2  # it is rounded up
+
+
 def test_one_bad_item_fails_alone(made: Any) -> None:
     def work(key: str, items: list[int]) -> Iterator[int]:
         for item in items:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -95,7 +96,8 @@ def test_kubernetes() -> None:
     }
     assert pod["securityContext"]["runAsNonRoot"]
     assert f"--uid {pod['securityContext']['runAsUser']}" in dockerfile
-    assert pod["terminationGracePeriodSeconds"] > Limits.seconds
+    _, pause = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] > int(pause) + Limits.seconds
     assert not pod["automountServiceAccountToken"]
     assert not pod["enableServiceLinks"]  # docs/serving.md says why
     assert all(option.split("=")[0] in _help() for option in container["args"])
@@ -109,6 +111,21 @@ def test_kubernetes() -> None:
     assert selector == service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
     assert service["metadata"]["name"] != "poise-serve"
+
+
+@pytest.mark.parametrize("mark", ["(calibration)", "(GPU)"])
+def test_marked_lines_of_kubernetes_can_be_uncommented(mark: str) -> None:
+    text = (ROOT / "deploy" / "kubernetes.yaml").read_text()
+    lines = [line for line in text.splitlines() if line.rstrip().endswith(mark) and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        text = text.replace(line, line.replace("# ", "", 1).removesuffix(mark))
+    deployment, _ = yaml.safe_load_all(text)
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert all(option.split("=")[0] in _help() for option in container["args"])
+    assert container["resources"]["limits"].keys() == {"memory", *(["nvidia.com/gpu"] if mark == "(GPU)" else [])}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
 def _yaml(name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,19 @@ def test_files_and_base64_give_the_same_answer(live: Live) -> None:
     batch = live.post("/v1/batch", files=files, data=fields).json()
     assert batch["items"][0]["results"]["zero-shot"]["label"] == json["results"]["zero-shot"]["label"]
     assert len(batch["items"]) == 2
+
+
+def test_large_files_are_never_written_to_a_disk(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have no folder that can be written to."""
+
+    def no_folder(*given: Any) -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_folder)
+    image = png(0, size=900)
+    assert len(image) > 2_000_000
+    answer = live.post("/v1/classify", files={"image": image}, data={"labels": LABELS, "methods": "zero-shot"})
+    assert answer.status_code == 200, answer.text
 
 
 def test_one_label_is_refused(live: Live) -> None:

@@ -22,9 +22,10 @@ from poise.cli.app import app
 from poise.errors import InvalidOptionError
 from poise.inference.classifier import Classifier
 from poise.serve.http import uvicorn_server
-from poise.serve.http.uvicorn_server import check_exposure
+from poise.serve.http.app import create_app
+from poise.serve.http.uvicorn_server import Address, DrainingServer, check_exposure
 from poise.serve.settings import ServiceSettings
-from tests.serve.live import SOON, Live, body, eventually, png
+from tests.serve.live import SOON, Live, body, eventually, png, settings
 
 COMMAND = [sys.executable, "-m", "poise", "serve", "--model", "tiny", "--device", "cpu", "--port", "0"]
 
@@ -55,12 +56,20 @@ def test_sigterm_loses_no_accepted_request() -> None:
         assert [answer.status_code for answer in answers] == [200] * 6
         assert not refused or refused.startswith(b"HTTP/1.1 503")
         assert process.wait(60) == 0
-        assert not process.stderr.read()  # the line that says that it is ready is all
+        assert re.fullmatch(r"poise: draining, \d requests?\npoise: stopped\n", process.stderr.read())
         with pytest.raises(ConnectionRefusedError):
             live.socket()
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_second_sigterm_ends_the_server_at_once() -> None:
+    server = DrainingServer(create_app(settings()), Address(port=0))
+    server.handle_exit(signal.SIGTERM, None)
+    assert (server.should_exit, server.force_exit) == (True, False)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.force_exit
 
 
 def test_a_failed_start_is_one_error() -> None:
@@ -77,7 +86,7 @@ def test_labels_and_options_of_a_calibration_can_be_replaced(tmp_path: Path, mon
     classify.calibrate(images, ["cat", "dog"] * 10, coverage=[0.8]).save(tmp_path / "calibration.json")
     (tmp_path / "labels.txt").write_text("dog\ncat\n")
     served: list[ServiceSettings] = []
-    monkeypatch.setattr(uvicorn_server, "run", lambda app, address, ready: served.append(app.state.service.settings))
+    monkeypatch.setattr(uvicorn_server, "run", lambda app, address, **say: served.append(app.state.service.settings))
     known = ["serve", "--calibration", str(tmp_path / "calibration.json")]
     for more in ([], ["--labels-file", str(tmp_path / "labels.txt"), "--views", "2"]):
         assert CliRunner().invoke(app, [*known, *more]).exit_code == 0

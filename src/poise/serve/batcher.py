@@ -2,10 +2,16 @@
 
 Every item has a cost, and the limit is on the cost of all items that wait or run, not on their number. One thread
 computes: it takes the group (items of one key) that has waited longest and waits a few milliseconds for more of it.
+
+Under overload some items are answered in time instead of all of them too late: from the times of the last batches it is
+estimated how long the next ones take. Items that would not be computed before their deadline are refused, a batch is
+made so small that its items are in time, and an item whose time has become too short leaves its place to others. An
+estimate that is too long corrects itself: with nothing else to do, an item is computed whatever the estimate.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -16,12 +22,13 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from poise.errors import DeadlineExceededError, LimitExceededError, PoiseError, QueueFullError, ServiceUnavailableError
+from poise.serve.batch_times import BatchTimes
 
 K = TypeVar("K", bound=Hashable)
 P = TypeVar("P")
 R = TypeVar("R")
 
-_MEMORY = 0.9  # weight of earlier batches in the average time per unit of cost
+_MARGIN = 1.5  # a batch of several items is so small that it is in time even if it takes this much longer
 
 
 @dataclass(eq=False)
@@ -29,9 +36,12 @@ class _QueueItem(Generic[K, P, R]):
     key: K
     payload: P
     cost: int
-    deadline: float  # in seconds of time.monotonic
+    deadline: float  # a time of the clock
+    arrived: float
     future: Future[R] = field(default_factory=Future)
-    arrived: float = field(default_factory=time.monotonic)
+
+
+_Items = list[_QueueItem[K, P, R]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,7 @@ class Batcher(Generic[K, P, R]):
         batch_items: items of a batch.
         wait: seconds that an item waits for others of its group.
         report: called after each batch.
+        clock: the time in seconds.
 
     Example:
         >>> batcher = Batcher(lambda key, items: [key * item for item in items], capacity=10)
@@ -71,18 +82,25 @@ class Batcher(Generic[K, P, R]):
         batch_items: int = 64,
         wait: float = 0.005,
         report: Callable[[BatchReport], None] = lambda report: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.capacity, self._batch_cost, self._batch_items, self._wait = capacity, batch_cost, batch_items, wait
-        self._work, self._report = work, report
+        self._work, self._report, self._clock = work, report, clock
         self._groups: dict[K, deque[_QueueItem[K, P, R]]] = {}
         self._changed = threading.Condition()
         self._used, self._items = 0, 0  # cost and number of the items that wait or run
-        self._seconds = 0.0  # average time per unit of cost
+        self._times = BatchTimes()
+        self._running, self._started = 0, 0.0  # cost of the batch that is computed, and since when
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="poise-batcher", daemon=True)
 
     def __len__(self) -> int:
         return self._items
+
+    @property
+    def cost(self) -> int:
+        """The cost of all items that wait or run."""
+        return self._used
 
     def start(self) -> None:
         """Start the thread that computes."""
@@ -95,18 +113,19 @@ class Batcher(Generic[K, P, R]):
             key: items of one key may be computed together.
             payloads: what ``work`` is given.
             cost: of each payload.
-            deadline: time (of `time.monotonic`) after which the items are no longer computed.
+            deadline: time of the clock until which the items must be computed.
 
         Raises:
             LimitExceededError: The payloads cost more than the queue ever takes.
-            QueueFullError: The queue is full; ``retry_after`` says when to try again.
+            QueueFullError: The queue is full, or too long for the deadline; ``retry_after`` says when to try again.
             ServiceUnavailableError: The batcher was stopped.
         """
-        items: list[_QueueItem[K, P, R]] = [_QueueItem(key, payload, cost, deadline) for payload in payloads]
+        now = self._clock()
+        items: list[_QueueItem[K, P, R]] = [_QueueItem(key, payload, cost, deadline, now) for payload in payloads]
         with self._changed:
             if self._stopped:
                 raise ServiceUnavailableError("The server is shutting down.", hint="Ask another one.")
-            self._admit(cost * len(items))
+            self._admit(cost, len(items), deadline - now)
             self._items += len(items)
             if items:
                 self._groups.setdefault(key, deque()).extend(items)
@@ -138,7 +157,8 @@ class Batcher(Generic[K, P, R]):
             self._groups.clear()
         return groups
 
-    def _admit(self, cost: int) -> None:
+    def _admit(self, each: int, items: int, seconds: float) -> None:
+        cost = each * items
         if cost > self.capacity:
             raise LimitExceededError(
                 f"The request costs {cost} (views x images x tuned methods), and the server takes {self.capacity}.",
@@ -146,50 +166,95 @@ class Batcher(Generic[K, P, R]):
                 code="too_costly",
             )
         if self._used + cost > self.capacity:
-            seconds = max(1, math.ceil(self._used * self._seconds))
-            raise QueueFullError("The server's queue is full.", retry_after=seconds)
+            raise _full("The server's queue is full.", self._left(each, 0))
+        if self._used and (late := self._left(each, cost) - seconds) > 0:
+            raise _full(f"The server's queue is too long for an answer within {seconds:.3g} s.", late)
         self._used += cost
+
+    def _left(self, each: int, more: int) -> float:
+        """Return the estimated seconds until all items are computed, and some of cost ``each`` that cost ``more``."""
+        running = max(0.0, self._times.of(self._running) - (self._clock() - self._started)) if self._running else 0.0
+        full = self._most(each) * each
+        waiting = sum(item.cost for group in self._groups.values() for item in group)
+        batches, rest = divmod(waiting + more, full)
+        return running + batches * self._times.of(full) + self._times.of(rest)
+
+    def _most(self, each: int) -> int:
+        """Return the number of items of this cost in a full batch."""
+        return max(1, min(self._batch_items, self._batch_cost // each))
 
     def _release(self, item: _QueueItem[K, P, R]) -> None:
         """Forget an item that is done, failed or cancelled; the only place where its cost is given back."""
         with self._changed:
             self._used, self._items = self._used - item.cost, self._items - 1
-            group = self._groups.get(item.key)
-            if group and item in group:  # cancelled while it waited
-                group.remove(item)
-                if not group:
-                    del self._groups[item.key]
+            self._remove(item)  # if it was cancelled while it waited
+
+    def _remove(self, item: _QueueItem[K, P, R]) -> None:
+        group = self._groups.get(item.key)
+        if group and item in group:
+            group.remove(item)
+            if not group:
+                del self._groups[item.key]
 
     def _run(self) -> None:
-        while (batch := self._take()) is not None:
-            now = time.monotonic()
-            for late in [item for item in batch if item.deadline < now]:
-                if late.future.set_running_or_notify_cancel():
-                    late.future.set_exception(DeadlineExceededError.after(now - late.arrived))
-            batch = [item for item in batch if item.deadline >= now and item.future.set_running_or_notify_cancel()]
+        while (taken := self._take()) is not None:
+            batch, late = taken
+            for item in late:
+                if item.future.set_running_or_notify_cancel():
+                    item.future.set_exception(DeadlineExceededError.after(self._clock() - item.arrived))
+            batch = [item for item in batch if item.future.set_running_or_notify_cancel()]
             if batch:
+                with self._changed:
+                    self._running, self._started = sum(item.cost for item in batch), self._clock()
                 self._compute(batch)
-                self._account(batch, now)
+                self._account(batch)
 
-    def _take(self) -> list[_QueueItem[K, P, R]] | None:
-        """Wait for items, and remove the next batch from the queue; None when the batcher is stopped and empty."""
+    def _take(self) -> tuple[_Items[K, P, R], _Items[K, P, R]] | None:
+        """Wait for items, and remove some from the queue: the next batch, or those that are too late for one.
+
+        Returns:
+            The batch and those that are too late; None when the batcher is stopped and empty.
+        """
         with self._changed:
             while True:
+                if late := self._take_late():
+                    return [], late
                 if not self._groups:
                     if self._stopped:
                         return None
                     self._changed.wait()
                     continue
                 key, group = min(self._groups.items(), key=lambda pair: pair[1][0].arrived)
-                left = group[0].arrived + self._wait - time.monotonic()
-                most = max(1, min(self._batch_items, self._batch_cost // group[0].cost))
+                left = group[0].arrived + self._wait - self._clock()
+                most = self._most(group[0].cost)
                 if left > 0 and len(group) < most and not self._stopped:
                     self._changed.wait(left)
                     continue
-                batch = [group.popleft() for _ in range(min(most, len(group)))]
+                batch = [group.popleft() for _ in range(self._in_time(group, most))]
                 if not group:
                     del self._groups[key]
-                return batch
+                return batch, []
+
+    def _take_late(self) -> _Items[K, P, R]:
+        """Remove the items that can't be computed in time; with nothing else to do, one of them is tried."""
+        now = self._clock()
+        items = [item for group in self._groups.values() for item in group]
+        late = [item for item in items if now + self._times.of(item.cost) > item.deadline]
+        if late and len(late) == len(items):
+            tried = max(late, key=lambda item: item.deadline)
+            late = [item for item in late if item is not tried or item.deadline < now]
+        for item in late:
+            self._remove(item)
+        return late
+
+    def _in_time(self, group: deque[_QueueItem[K, P, R]], most: int) -> int:
+        """Return how many of a group's first items can be computed together before the first of their deadlines."""
+        now, due = self._clock(), math.inf
+        for number, item in enumerate(itertools.islice(group, most), 1):
+            due = min(due, item.deadline)
+            if now + _MARGIN * self._times.of(number * item.cost) > due:
+                return max(1, number - 1)
+        return min(most, len(group))
 
     def _compute(self, batch: list[_QueueItem[K, P, R]]) -> None:
         """Compute a batch. If it fails as a whole, its items are computed one by one, so that one fails alone."""
@@ -207,11 +272,16 @@ class Batcher(Generic[K, P, R]):
             for item in left:
                 self._compute([item])
 
-    def _account(self, batch: list[_QueueItem[K, P, R]], started: float) -> None:
-        seconds = time.monotonic() - started
-        each = seconds / sum(item.cost for item in batch)
-        self._seconds = _MEMORY * self._seconds + (1 - _MEMORY) * each if self._seconds else each
-        self._report(BatchReport(len(batch), tuple(started - item.arrived for item in batch), seconds))
+    def _account(self, batch: list[_QueueItem[K, P, R]]) -> None:
+        with self._changed:
+            seconds = self._clock() - self._started
+            self._times.add(self._running, seconds)
+            self._running = 0
+        self._report(BatchReport(len(batch), tuple(self._started - item.arrived for item in batch), seconds))
+
+
+def _full(problem: str, seconds: float) -> QueueFullError:
+    return QueueFullError(problem, retry_after=max(1, math.ceil(seconds)))
 
 
 def _settle(future: Future[R], outcome: R | Exception) -> None:

@@ -18,7 +18,7 @@ from poise.cli.input.shared_options import (
     Threads,
     labels_from,
 )
-from poise.cli.output.verbose import Verbose
+from poise.cli.output.verbose import Verbose, remark
 from poise.errors import InvalidOptionError, reason_of
 from poise.files import read_bounded
 from poise.serve.limits import Limits
@@ -46,7 +46,7 @@ def serve(
     allow_anonymous: Annotated[bool, typer.Option(help="Serve other machines without a token.")] = False,
     limits: Chosen,
     batch_wait: Annotated[float, typer.Option(min=0, help="Seconds that an image waits for others.")] = 0.005,
-    access_log: Annotated[bool, typer.Option(help="Log each request.")] = False,
+    access_log: Annotated[bool, typer.Option(help="Log each request to stderr, as a line of JSON.")] = False,
     verbose: Verbose = False,
     demo: Annotated[bool, typer.Option(help="Add the page of `poise demo`, at /demo.")] = False,
     docs: Annotated[bool, typer.Option(help="Add a page to try the routes on, at /docs.")] = False,
@@ -87,7 +87,7 @@ def serve(
     def ready(url: str) -> None:
         say_ready(url, settings.model, "".join(f"; the page is at {url}{name}" for name in pages))
 
-    uvicorn_server.run(app, address, ready=ready)
+    uvicorn_server.run(app, address, ready=ready, say=remark)
 
 
 def _check_engine(engine: EngineName, ray_address: str, replicas: int, pages: bool) -> None:

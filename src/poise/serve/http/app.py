@@ -142,7 +142,7 @@ def _add_classification(app: FastAPI, service: Service) -> None:
         if bodies.is_form(request):
             body, files = await bodies.read_form(request, schemas.ClassifyRequest, "image", fields)
         else:
-            body = await bodies.read_json(request, schemas.ClassifyRequest)
+            body = await bodies.read_json(request, schemas.ClassifyRequest, "image")
             files = [bodies.decode(body.image)]
         planned, (answers,) = await _classify(request, service, files, body.job())
         about = _about(request, service, planned)
@@ -161,7 +161,7 @@ def _add_classification(app: FastAPI, service: Service) -> None:
         if bodies.is_form(request):
             body, files = await bodies.read_form(request, schemas.BatchRequest, "images", fields)
         else:
-            body = await bodies.read_json(request, schemas.BatchRequest)
+            body = await bodies.read_json(request, schemas.BatchRequest, "images")
             files = [_decoded(image) for image in body.images]
         planned, outcomes = await _classify(request, service, files, body.job())
         items = [_item(outcome, request, service) for outcome in outcomes]
@@ -194,6 +194,7 @@ async def _classify(
     request: Request, service: Service, images: Sequence[bytes | PoiseError], job: Job
 ) -> tuple[PlannedJob, list[Outcome]]:
     """Queue images, and wait for them until the deadline or until the client leaves."""
+    request.state.images = len(images)
     planned = service.plan(job, len(images))
     readable = [image for image in images if isinstance(image, bytes)]
     futures = await run_in_threadpool(service.submit_planned, readable, planned)

@@ -17,7 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poise.errors import PoiseError
-from poise.serve.http import problems
+from poise.serve.http import access_log, problems
 from poise.serve.limits import Limits
 
 _turns = itertools.count()  # the clock of an event loop may stand still between two requests
@@ -116,6 +116,7 @@ class BoundedConnection(H11Protocol):
         request_id = uuid.uuid4().hex
         answer = problems.response(error, request_id)
         answer.headers.update({"Connection": "close", "X-Request-Id": request_id})
+        access_log.refused(str((self.client or ("",))[0]), request_id, answer.status_code, error.code)
         reason = HTTPStatus(answer.status_code).phrase.encode()
         head = h11.Response(status_code=answer.status_code, headers=answer.raw_headers, reason=reason)
         for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from poise.errors import LimitExceededError, PoiseError, QueueFullError
-from poise.serve.http import problems
+from poise.serve.http import access_log, problems
 from poise.serve.settings import ServiceSettings
 from poise.serve.telemetry import Metrics
 
@@ -27,7 +27,7 @@ _LINGER = 5.0  # seconds in which the rest of a refused body is read
 
 
 class Observe:
-    """Gives each request an id, and counts it with its route, status and time."""
+    """Gives each request an id, and counts and logs it with its route, status and time."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Collection[str]) -> None:
         self._app, self._metrics, self._routes = app, metrics, routes
@@ -40,12 +40,12 @@ class Observe:
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         route = scope["path"] if scope["path"] in self._routes else "other"
-        started, answered = time.monotonic(), False
+        started, status = time.monotonic(), 0
 
         async def answer(message: Message) -> None:
-            nonlocal answered
+            nonlocal status
             if message["type"] == "http.response.start":
-                answered = True
+                status = message["status"]
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
                 self._metrics.requests.labels(route, message["status"]).inc()
                 self._metrics.request_seconds.labels(route).observe(time.monotonic() - started)
@@ -54,10 +54,15 @@ class Observe:
         try:
             await self._app(scope, receive, answer)
         except Exception as error:  # a defect; the others are responses already
-            if answered:
+            if status:
                 raise
+            scope["state"]["code"] = "internal_error"
             self._metrics.rejected.labels("internal_error").inc()
             await problems.response(error, request_id)(scope, receive, answer)
+        finally:
+            if not status:  # the client left before its request was complete
+                scope["state"]["code"], status = "client_left", problems.STATUSES["client_left"]
+            access_log.answered(scope, status, time.monotonic() - started)
 
 
 class Gate:
@@ -82,6 +87,7 @@ class Gate:
             self._check_token(scope)
             await self._admit(scope, receive, send)
         except _Refused as refused:
+            scope["state"]["code"] = refused.error.code
             self._metrics.rejected.labels(refused.error.code).inc()
             answer = problems.response(refused.error, scope["state"]["request_id"])
             answer.headers["Connection"] = "close"  # otherwise the server would go on reading the body

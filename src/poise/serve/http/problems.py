@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,9 +10,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from poise.errors import PoiseError, QueueFullError
+from poise.serve.http import access_log
 from poise.serve.telemetry import Metrics
-
-_log = logging.getLogger(__name__)
 
 # Status by code; 422 for all others: the request was understood, and something in it is not acceptable.
 STATUSES = {
@@ -45,7 +43,7 @@ def detail(error: BaseException, request_id: str) -> dict[str, Any]:
     """Return the fields of an error; nothing is told about errors that poise does not know."""
     known = error if isinstance(error, PoiseError) else PoiseError(_INTERNAL, code="internal_error")
     if known is not error:
-        _log.error("request %s failed", request_id, exc_info=error)
+        access_log.failed(request_id, error)
     return {"code": known.code, "message": known.message, "hint": known.hint, "request_id": request_id}
 
 
@@ -75,7 +73,8 @@ def install(app: FastAPI, metrics: Metrics) -> None:
 
     async def known(request: Request, error: Exception) -> JSONResponse:
         answer = response(error, request.state.request_id)
-        metrics.rejected.labels(getattr(error, "code", "internal_error")).inc()
+        request.state.code = getattr(error, "code", "internal_error")
+        metrics.rejected.labels(request.state.code).inc()
         return answer
 
     async def http(request: Request, error: Exception) -> JSONResponse:

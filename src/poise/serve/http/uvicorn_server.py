@@ -16,8 +16,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from poise.errors import InvalidOptionError
+from poise.serve.http import access_log
 from poise.serve.http.connections import bounded
 from poise.serve.service import Service
+from poise.text import counted
 
 _GRACE = 5  # seconds beyond the longest request
 # Seconds that an idle connection is kept: longer than clients keep theirs (httpx and many others: 5, proxies: 60), so
@@ -64,18 +66,27 @@ def allowed_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([_in_url(name) for name in (*_LOOPBACK, host, *names)]))
 
 
-def run(app: FastAPI, address: Address, *, ready: Callable[[str], None] = lambda url: None) -> None:
+def _silent(text: str) -> None:
+    pass
+
+
+def run(
+    app: FastAPI, address: Address, *, ready: Callable[[str], None] = _silent, say: Callable[[str], None] = _silent
+) -> None:
     """Serve until SIGTERM or SIGINT: no more requests are accepted, accepted ones are answered.
 
     Args:
         app: what `create_app` returned.
         address: where to listen.
         ready: called with the server's URL when images are accepted.
+        say: called with what happens at the end.
 
     Raises:
         PoiseError: The service could not be started.
     """
-    server = DrainingServer(app, address)
+    if address.access_log:
+        access_log.to_stderr()
+    server = DrainingServer(app, address, say)
     app.state.on_failure = server.stop
     with _listen(address) as listener, _orderly_signals():
         url = f"http://{_in_url(address.host)}:{listener.getsockname()[1]}"
@@ -99,8 +110,9 @@ def _orderly_signals() -> Iterator[None]:
 class DrainingServer(uvicorn.Server):
     """A server that stops admission as soon as it is told to stop."""
 
-    def __init__(self, app: FastAPI, address: Address) -> None:
+    def __init__(self, app: FastAPI, address: Address, say: Callable[[str], None] = _silent) -> None:
         self._service: Service = app.state.service
+        self._state, self._say = app.state, say
         limits = self._service.settings.limits
         super().__init__(
             uvicorn.Config(
@@ -109,8 +121,9 @@ class DrainingServer(uvicorn.Server):
                 port=address.port,
                 http=bounded(limits),
                 ws="none",
-                access_log=address.access_log,
-                log_level="info" if address.access_log else "warning",
+                access_log=False,  # poise writes its own
+                proxy_headers=False,  # any client could write them, and pretend to be another
+                log_level="warning",
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=int(limits.seconds) + _GRACE,
                 server_header=False,
@@ -126,7 +139,16 @@ class DrainingServer(uvicorn.Server):
         self._service.stop()
         if self.should_exit:  # the second signal ends the server at once, which uvicorn would report as a failure
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            self.force_exit = True  # uvicorn does so for SIGINT only
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and wait for the requests that were accepted."""
+        if self._state.failure is not None:  # which is reported
+            return await super().shutdown(sockets)
+        self._say(f"draining, {counted(len(self.server_state.tasks), 'request')}")
+        await super().shutdown(sockets)
+        self._say("stopped")
 
 
 def _listen(address: Address) -> socket.socket:
