@@ -86,6 +86,9 @@ def test_a_step_that_is_given_as_a_method_is_explained() -> None:
 
 
 def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(UnknownNameError) as raised:
+        Term("nope")
+    assert "Did you mean" not in str(raised.value)
     with pytest.raises(UnknownNameError, match=r"Did you mean 'kld\+cats'"):
         methods.get("kld+cat")
     with pytest.raises(UnknownNameError, match="Did you mean 'steps'"):

@@ -66,7 +66,7 @@ class UnknownNameError(PoiseError, LookupError):
         "Unknown option 'step' of the method 'tpt'. Did you mean 'steps'?"
         """
         names = sorted(known)
-        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         whose = f" of {owner}" if owner else ""
         return cls(f"Unknown {kind} '{given}'{whose}.{guess}", hint=f"Known: {', '.join(names) or 'none'}.")

@@ -67,6 +67,25 @@ def test_bad_usage_is_refused(more, error):
     assert isinstance(result.exception, error)
 
 
+def test_a_dry_run_says_what_no_value_means():
+    shown = runner.invoke(app, ["bench", "run", "--dry-run", "--dataset", "dtd", "--model", "tiny", "--data", "/none"])
+    for line in ("template = (by dataset)", "options = (none)", "limit = all", "work: not known without a dataset"):
+        assert f"  {line}\n" in shown.output
+
+
+def test_a_further_method_is_a_run_of_its_own(tmp_path):
+    images = make_images(tmp_path / "images", each=1)
+    base = arguments(images, tmp_path / "runs", "--seeds", "1", "--views", "2")
+    assert runner.invoke(app, [*base, "--method", "zero-shot"]).exit_code == 0
+    refused = runner.invoke(app, [*base, "--method", "zero-shot,zero"])
+    assert "Run zero alone: reports of a folder with both runs show them together." in str(refused.exception)
+    assert runner.invoke(app, [*base, "--method", "zero", "--name", "further"]).exit_code == 0
+    table = runner.invoke(app, ["bench", "table", str(tmp_path / "runs")])
+    assert table.output.count("Results: ") == 1
+    assert "zero-shot" in table.output
+    assert "\nzero " in table.output
+
+
 def test_a_limit_of_no_images_is_refused():
     result = runner.invoke(app, ["bench", "run", "--dry-run", "--dataset", "dtd", "--limit", "0"])
     assert result.exit_code == 2

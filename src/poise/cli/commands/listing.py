@@ -36,7 +36,7 @@ def _methods() -> Table:
             row.name,
             row.about.description,
             ", ".join(row.needs),
-            f"{row.image_passes(DEFAULT_VIEWS)} x{' + text' * row.tunes}",
+            f"{row.image_passes(DEFAULT_VIEWS)}{'+text' * row.tunes}",  # one word, which no terminal breaks
             row.about.citation,
         )
         for row in rows
@@ -48,7 +48,7 @@ def _methods() -> Table:
         *(f"  {name}: {about}" for name, about in methods.GROUPS.items()),
         "  all: those of every group that need neither a stream nor labels",
         "Needs: gradient (through the text tower), stream (images in a fixed order), labels (of a few images).",
-        f"Cost: passes of an image's {DEFAULT_VIEWS} views through the image tower, where zero-shot has 1; + text: "
+        f"Cost: passes of an image's {DEFAULT_VIEWS} views through the image tower, where zero-shot has 1; +text: "
         "all labels also pass through the text tower, forward and backward in each step (see "
         "`benchmarks/speed.py --parts each`).",
         "Post-hoc steps may follow a method: kld+cats | cots. See `poise list posthoc`.",
@@ -185,35 +185,47 @@ def _plugins() -> Table:
     )
 
 
-LISTS: dict[str, Callable[[], Table]] = {
-    "models": _models,
-    "methods": _methods,
-    "settings": _settings,
-    "datasets": datasets,
-    "metrics": _metrics,
-    "frameworks": _frameworks,
-    "inits": _inits,
-    "objectives": _objectives,
-    "rules": _rules,
-    "posthoc": _posthoc,
-    "figures": _figures,
-    "formats": _formats,
-    "plugins": _plugins,
+LISTS: dict[str, tuple[Callable[[], Table], str]] = {
+    "models": (_models, "what --model accepts"),
+    "methods": (_methods, "what --method accepts, with needs and costs"),
+    "settings": (_settings, "default settings of each method"),
+    "datasets": (datasets, "what --dataset accepts"),
+    "metrics": (_metrics, "what --metrics of reports accepts"),
+    "frameworks": (_frameworks, "how a benchmark adapts to images: each by itself, or a stream"),
+    "inits": (_inits, "prompts from which tuning starts"),
+    "objectives": (_objectives, "losses that methods minimise"),
+    "rules": (_rules, "ways to answer without tuning"),
+    "posthoc": (_posthoc, "steps that may follow a method"),
+    "figures": (_figures, "what --kinds of `poise bench figures` accepts"),
+    "formats": (_formats, "what --format of reports accepts"),
+    "plugins": (_plugins, "packages of others that add rows"),
 }
+
+
+def _kinds() -> Table:
+    rows = ((kind, about) for kind, (_, about) in LISTS.items())
+    return _table(("Kind", "What it is"), rows, "`poise list KIND` lists the names.")
 
 
 def list_names(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", autocompletion=lambda: list(LISTS), help=f"What to list: {', '.join(LISTS)}."),
-    ],
+        typer.Argument(
+            metavar="KIND",
+            autocompletion=lambda: list(LISTS),
+            help=f"What to list: {', '.join(LISTS)}.",
+            show_default="these kinds",
+        ),
+    ] = "",
     text: Annotated[str, typer.Option("--filter", help="Show only rows that contain this text.")] = "",
 ) -> None:
     """List the names that options accept, with descriptions."""
-    if kind not in LISTS:
+    if kind and kind not in LISTS:
         raise UnknownNameError.of("kind", kind, LISTS)
-    table = _single_models() if kind == "models" and text else LISTS[kind]()
+    make = _kinds if not kind else _single_models if kind == "models" and text else LISTS[kind][0]
+    table = make()
     lines = tuple(line for line in table.lines if any(text.lower() in str(cell).lower() for cell in line.cells))
     if text and not lines:
-        raise InvalidOptionError(f"None of the {kind} contains '{text}'.", hint=f"See `poise list {kind}`.")
+        hint = f"See `poise list {kind}".rstrip() + "`."
+        raise InvalidOptionError(f"None of the {kind or 'kinds'} contains '{text}'.", hint=hint)
     show(replace(table, lines=lines))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from poise.evaluate.prepare import PreparedRun
 
 
+_UNSET = {"template": "(by dataset)", "limit": "all"}  # what no value means; elsewhere: none
+
+
 def show_plan(config: RunConfig, settings: Settings) -> bool:
     """Print a run's settings, methods, datasets, model and units; return whether it could begin.
 
@@ -29,7 +32,8 @@ def show_plan(config: RunConfig, settings: Settings) -> bool:
     typer.echo(f"{config.run_id}  {config.title}".rstrip())
     for key, value in prepared.config.hashed().items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        typer.echo(f"  {key} = {shown}")
+        unset = value is None or value in ("", {}) or (key == "limit" and not value)
+        typer.echo(f"  {key} = {_UNSET.get(key, '(none)') if unset else shown}")
     for method in prepared.methods:
         typer.echo(f"  {method.name}: {method.describe()}")
     lacking = [*_show_datasets(prepared), *_show_init(config, prepared), *_show_model(prepared.config)]
@@ -37,7 +41,9 @@ def show_plan(config: RunConfig, settings: Settings) -> bool:
     images = sum(len(unit.items) for unit in units)
     most = max((len(unit.items) for unit in units), default=0)
     chunks = f"{counted(len(units), 'chunk')} of at most {counted(most, 'image')}"
-    typer.echo(f"  work: {chunks}, {counted(images, 'image')} over all seeds")
+    beside = ", beside those of missing datasets" * bool(prepared.missing)
+    work = f"{chunks}, {counted(images, 'image')} over all seeds{beside}" if units else "not known without a dataset"
+    typer.echo(f"  work: {work}")
     typer.echo(f"  missing: {', '.join(lacking)}" if lacking else "  nothing is missing")
     return not lacking
 

@@ -93,9 +93,13 @@ class RunFolder:
         if changed:
             only_code = all(line.split(".")[0].split(":")[0] in CODE for line in changed)
             way_out = "Add --allow-changes to accept it, or give" if only_code else "Repeat the first command, or give"
+            added = [name for name in header.get("methods", {}) if name not in stored.get("methods", {})]
+            alone = ""
+            if added and all(line.startswith(("config.methods:", "methods:")) for line in changed):
+                alone = f" Run {', '.join(added)} alone: reports of a folder with both runs show them together."
             raise RunConflictError(
                 f"The run '{self.run_id}' was begun with other values (stored -> now): {'; '.join(changed)}.",
-                hint=f"{way_out} this run another name (--name).",
+                hint=f"{way_out} this run another name (--name).{alone}",
             )
 
     def identify(self, fingerprint: str | None) -> None:
