@@ -76,6 +76,15 @@ def test_text_is_readable_and_nothing_scrolls_sideways(browser: Any, page: Path,
         assert drawn[0] >= (0.97 * room if width != 800 else min(room, 460) - 1)
 
 
+def test_no_link_is_cut_on_a_telephone_and_wide_tables_show_that_they_go_on(browser: Any, page: Path) -> None:
+    show(browser, page, 390, "light")
+    assert browser.execute_script("""
+        return [...document.querySelectorAll("nav a")].every(link => link.getBoundingClientRect().right <= 390)""")
+    assert browser.execute_script("""
+        const wide = [...document.querySelectorAll(".scroll")].filter(each => each.scrollWidth > each.clientWidth);
+        return wide.length > 0 && wide.every(each => getComputedStyle(each).backgroundAttachment.includes("local"))""")
+
+
 def test_colours_follow_the_reader(browser: Any, page: Path) -> None:
     shades = {}
     for scheme in ("light", "dark"):
