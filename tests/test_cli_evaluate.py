@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -13,8 +14,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import poise
-from poise.calibration.evaluation import proportion
+from poise.calibration import Answered
+from poise.calibration.mistakes import confusions, label_counts, listings, mistakes
 from poise.calibration.plots import risk_svg
+from poise.calibration.shares import proportion
 from poise.cli.app import app
 from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.evaluating import UNREADABLE, USED
@@ -186,6 +189,64 @@ def test_labels_that_a_calibration_has_not_are_named(folders: Path, calibration:
     said = str(run(tmp_path, "--calibration", calibration).exception)
     assert "'rabbit'" in said
     assert "calibrate again with a list of all labels" in said
+
+
+def test_mistakes_are_listed_by_label_by_pair_and_one_by_one(folders: Path, calibration: Path, tmp_path: Path) -> None:
+    done = run(folders / "rest", "--calibration", calibration, "--max-error", 0.9, "--out", tmp_path / "all.csv")
+    with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 40
+    wrong = [row for row in rows if row["label"] != row["answer"]]
+    assert wrong
+    assert [row for row in rows if row["correct"] == "False"] == wrong
+    run(folders / "rest", "--calibration", calibration, "--max-error", 0.9, "--out", tmp_path / "all.json")
+    found = json.loads((tmp_path / "all.json").read_text("utf-8"))
+    listed = found["mistakes"]["zero-shot"]
+    assert {row["source"] for row in listed} == {row["source"] for row in wrong}
+    assert [row["confidence"] for row in listed] == sorted((row["confidence"] for row in listed), reverse=True)
+    assert set(listed[0]) == {"source", "label", "answer", "confidence", "decision"}
+    assert sum(row["images"] for row in found["confusions"]["zero-shot"]) == len(wrong)
+    counts = {row["label"]: (row["images"], row["correct"]) for row in found["by_label"]["zero-shot"]}
+    for label in LABELS:
+        assert counts[label] == (20, 20 - sum(row["label"] == label for row in wrong))
+    about = found["about"]
+    assert (about["calibration"], about["images"]) == (str(calibration), str(folders / "rest"))
+    assert about["labels"] == "2: american bulldog, cat"
+    shown = " ".join(done.stdout.split())
+    for part in ("Accuracy of each label", "Most confused", f"Wrong answers, the surest first (10 of {len(wrong)})"):
+        assert part in shown
+    run(folders / "rest", "--calibration", calibration, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.count(".png</td>") == min(len(wrong), 50)
+    assert f"<li>calibration: {calibration}</li>" in page
+    assert "<li>date: 2" in page
+
+
+def test_without_mistakes_there_is_nothing_to_list() -> None:
+    probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    part = Answered(probs=probs, raw=probs.max(1), labels=np.array([0, 1, 0]))
+    assert listings(part, LABELS, ["a", "b", "c"], 10) == []
+    part = Answered(probs=probs, raw=probs.max(1), labels=np.array([1, 0, 1]))
+    assert confusions(part, LABELS) == [("cat", "american bulldog", 2), ("american bulldog", "cat", 1)]
+    assert [row["source"] for row in mistakes(part, LABELS, ["a", "b", "c"])] == ["a", "b", "c"]
+    assert label_counts(part, LABELS) == [("cat", 2, 0), ("american bulldog", 1, 0)]
+
+
+def test_images_without_an_answer_are_named(folders: Path, calibration: Path, tmp_path: Path) -> None:
+    lines = [f"{path},{path.parent.name}" for path in sorted((folders / "rest").rglob("*.png"))[::8]]
+    (tmp_path / "text.png").write_text("no image")
+    table = tmp_path / "truth.csv"
+    table.write_text("\n".join(["path,label", *lines, "gone.png,cat", "text.png,cat"]))
+    done = run(table, "--calibration", calibration, "--out", tmp_path / "all.json")
+    assert done.exit_code == 3
+    assert f"left out: {tmp_path}/gone.png: '{tmp_path}/gone.png' does not exist" in done.stderr
+    assert f"left out: {tmp_path}/text.png: '{tmp_path}/text.png' is not an image" in done.stderr
+    failures = json.loads((tmp_path / "all.json").read_text("utf-8"))["failures"]
+    assert [Path(failure["source"]).name for failure in failures] == ["gone.png", "text.png"]
+    table.write_text("path,label\ngone.png,cat")
+    none = run(table, "--calibration", calibration)
+    assert "None of 1 image can be used: 1 without an answer, such as" in str(none.exception)
+    assert "does not exist" in str(none.exception)
 
 
 def test_it_needs_a_calibration() -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from poise.calibration.certify import upper_bound
+from poise.calibration.mistakes import Listing, answers, confusions, label_counts, listings, mistakes
 from poise.calibration.plots import outcomes_svg, reliability_svg, risk_svg
+from poise.calibration.shares import proportion
 from poise.errors import InvalidOptionError
 from poise.metrics import Bins, Interval, Sample, equal_width, estimate, gap_p_value, get
 from poise.metrics.sample import Bools, Floats, Ints
 from poise.metrics.selective import risk_coverage
 from poise.metrics.unlabelled import FEWEST, MISTAKES, accuracy_with_unlabelled, enough
+from poise.results import Failure
 from poise.text import counted
 
+LISTED = 50  # rows of each list on a page
 _UPRIGHT = "; the upright line is the share that was"
 _PROPORTIONS = ("accuracy", "accuracy_unlabelled", "answered", "answered_error", "coverage")
 _TITLES = {
@@ -136,6 +139,9 @@ class Evaluation:
         max_error: certified share of wrong answers; None without decisions.
         confidence: with which the certified share holds.
         left_out: how many images were left out, by reason.
+        labels: of the classifier, in order.
+        sources: the path of each image, or what stands for it.
+        failures: images without an answer.
         copies: how many images look like calibration images, resized or encoded again; they are not left out.
     """
 
@@ -144,6 +150,9 @@ class Evaluation:
     max_error: float | None
     confidence: float
     left_out: Mapping[str, int]
+    labels: tuple[str, ...]
+    sources: tuple[str, ...]
+    failures: tuple[Failure, ...] = ()
     copies: int = 0
 
     def __len__(self) -> int:
@@ -207,7 +216,35 @@ class Evaluation:
                 for name, part in self.metrics().items()
             },
             "gap_p": {name: part.gap_p for name, part in self.methods.items()},
+            "failures": [{"source": failure.source, "message": failure.message} for failure in self.failures],
+            "by_label": {
+                name: [
+                    {"label": label, "images": images, "correct": right}
+                    for label, images, right in label_counts(part, self.labels)
+                ]
+                for name, part in self.methods.items()
+            },
+            "confusions": {
+                name: [
+                    {"label": truth, "answer": answer, "images": number}
+                    for truth, answer, number in confusions(part, self.labels)
+                ]
+                for name, part in self.methods.items()
+            },
+            "mistakes": {name: mistakes(part, self.labels, self.sources) for name, part in self.methods.items()},
         }
+
+    def listings(self, method: str, limit: int) -> list[Listing]:
+        """Return accuracy by label, confused labels and wrong images of a method, at most ``limit`` of each."""
+        return listings(self.methods[method], self.labels, self.sources, limit)
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Return one row per method and image: its label, the answer, the confidence and whether it is correct."""
+        return [
+            {"method": name, **row}
+            for name, part in self.methods.items()
+            for row in answers(part, self.labels, self.sources)
+        ]
 
     def figures(self) -> str:
         """Return a reliability diagram and the errors among the surest answers, for each method, as HTML."""
@@ -235,7 +272,17 @@ class Evaluation:
         )
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes())
         caption = f"<caption>{counted(len(self), 'image')}</caption>"
-        return f"<table>{caption}<tr><th></th>{head}</tr>{rows}</table>{notes}{self.figures()}"
+        return f"<table>{caption}<tr><th></th>{head}</tr>{rows}</table>{notes}{self.figures()}{self._lists()}"
+
+    def _lists(self) -> str:
+        """Return the lists of mistakes of each method as HTML."""
+        return "".join(
+            f"<h2>{escape(name)}: {escape(each.title)}</h2><table><tr>{_cells('th', each.headings)}</tr>"
+            + "".join(f"<tr>{_cells('td', row)}</tr>" for row in each.rows)
+            + "</table>"
+            for name in self.methods
+            for each in self.listings(name, LISTED)
+        )
 
     def _text(self, name: str, method: str, found: Mapping[str, Interval]) -> str:
         if name not in found:
@@ -256,6 +303,10 @@ class Evaluation:
         if wanted is None:
             return _TITLES[name]
         return f"{_TITLES[name]} (promised: at {'most' if name == 'answered_error' else 'least'} {100 * wanted:g} %)"
+
+
+def _cells(tag: str, texts: Iterable[str]) -> str:
+    return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
 
 
 def _of_labels(part: Answered) -> bool:
@@ -286,14 +337,3 @@ def _help(part: Answered) -> str:
         f"{counted(number, 'image')} without labels do not help: {FEWEST} labels, with {MISTAKES} right and {MISTAKES} "
         "wrong answers, are needed"
     )
-
-
-def proportion(hits: int, images: int) -> Interval:
-    """Return a share with its exact 95 % confidence interval (Clopper-Pearson).
-
-    >>> found = proportion(0, 20)
-    >>> found.value, found.low, round(found.high, 4)
-    (0.0, 0.0, 0.1684)
-    """
-    low, high = 1 - float(upper_bound(images - hits, images, 0.025)), float(upper_bound(hits, images, 0.025))
-    return Interval(hits / images, max(low, 0.0) if hits else 0.0, high)

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poise.calibration.certify import upper_bound
-from poise.calibration.evaluation import proportion
 from poise.calibration.independent import WORDS
 from poise.calibration.plots import outcomes_svg, reliability_svg
+from poise.calibration.shares import proportion
 from poise.metrics import Interval, Sample, available, equal_width, estimate
 from poise.metrics.sample import Bools, Floats
+from poise.results import Failure
 from poise.text import counted
 
 _CODES = {word: code for code, word in WORDS.items()}
@@ -44,6 +45,7 @@ class LabelEvaluation:
         precision: that the yes was certified for.
         recall: that the no was certified for.
         left_out: how many images were left out, by reason.
+        failures: images without an answer.
     """
 
     labels: tuple[str, ...]
@@ -53,6 +55,7 @@ class LabelEvaluation:
     precision: float | None = None
     recall: float | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -135,6 +138,7 @@ class LabelEvaluation:
             "left_out": dict(self.left_out),
             "precision": self.precision,
             "recall": self.recall,
+            "failures": [{"source": failure.source, "message": failure.message} for failure in self.failures],
             "metrics": {name: value._asdict() for name, value in self.metrics().items()},
             "labels": {
                 label: {name: value._asdict() for name, value in row.items()} for label, row in self.by_label().items()

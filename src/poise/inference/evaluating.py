@@ -52,14 +52,15 @@ def evaluate(
         )
     check_unseen(classifier.guarantees.images, images, classifier.read_recipe())
     found: list[tuple[Results, int]] = []
-    left_out = {USED: 0, UNREADABLE: 0}
+    failures: list[Failure] = []
     for outcome, label in zip(watched(classifier.each(images), len(images)), truth, strict=True):
         if isinstance(outcome, Failure):
-            left_out[USED if outcome.code == CalibrationImageError.code else UNREADABLE] += 1
+            failures.append(outcome)
         else:
             found.append((outcome, label))
+    left_out, unreadable = sorted_out(failures)
     if not found:
-        raise none_left(left_out)
+        raise none_left(left_out, unreadable)
     guarantees, methods = classifier.guarantees, {}
     others = [each for each in classifier.each(unlabelled) if not isinstance(each, Failure)]
     for name in (method.name for method in classifier.methods):
@@ -74,6 +75,9 @@ def evaluate(
         max_error=next((row.max_error for row in certificates.values()), None),
         confidence=guarantees.confidence,
         left_out=left_out,
+        labels=classifier.labels,
+        sources=tuple(next(iter(row.values())).source for row, _ in found),
+        failures=unreadable,
         copies=sum(LIKE_KNOWN in next(iter(row.values())).notes for row in [*(row for row, _ in found), *others]),
     )
 
@@ -85,9 +89,16 @@ def check_unseen(known: Container[str], images: Sequence[Any], recipe: ViewRecip
         raise none_left({USED: len(images)})
 
 
-def none_left(left_out: Mapping[str, int]) -> InvalidCalibrationError:
-    """Return the error of an evaluation that leaves all images out, with how many for each reason."""
+def sorted_out(failures: Sequence[Failure]) -> tuple[dict[str, int], tuple[Failure, ...]]:
+    """Return how many images are left out for each reason, and those without an answer."""
+    unreadable = tuple(each for each in failures if each.code != CalibrationImageError.code)
+    return {USED: len(failures) - len(unreadable), UNREADABLE: len(unreadable)}, unreadable
+
+
+def none_left(left_out: Mapping[str, int], unreadable: Sequence[Failure] = ()) -> InvalidCalibrationError:
+    """Return the error of an evaluation that leaves all images out, with how many for each reason, and an example."""
     reasons = "; ".join(f"{number} {reason}" for reason, number in left_out.items() if number)
+    reasons += f", such as {unreadable[0].source}: {unreadable[0].message.rstrip('.')}" if unreadable else ""
     return InvalidCalibrationError(
         f"None of {counted(sum(left_out.values()), 'image')} can be used: {reasons}.",
         hint="Give labelled images that `poise calibrate` has not seen.",

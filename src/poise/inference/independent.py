@@ -12,10 +12,10 @@ from poise.calibration.independent import IndependentCalibration, LabelThreshold
 from poise.calibration.label_evaluation import LabelEvaluation
 from poise.calibration.levels import failure
 from poise.defaults import DEFAULT_METHOD
-from poise.errors import CalibrationImageError, InvalidCalibrationError, InvalidOptionError
+from poise.errors import InvalidCalibrationError, InvalidOptionError
 from poise.inference.answers import of_image
 from poise.inference.calibrating import Watched
-from poise.inference.evaluating import UNREADABLE, USED, check_unseen, none_left
+from poise.inference.evaluating import check_unseen, none_left, sorted_out
 from poise.inference.guarantees import conditions_of
 from poise.inference.heuristics import match_of
 from poise.results import Failure, Result
@@ -210,15 +210,16 @@ def evaluate(
     assert guarantees is not None
     check_unseen(guarantees.images, images, classifier.read_recipe())
     rows: list[tuple[Result, np.ndarray]] = []
-    left_out = {USED: 0, UNREADABLE: 0}
+    failures: list[Failure] = []
     outcomes: Iterator[Any] = watched(classifier.each(images), len(images))
     for outcome, row in zip(outcomes, table, strict=True):
         if isinstance(outcome, Failure):
-            left_out[USED if outcome.code == CalibrationImageError.code else UNREADABLE] += 1
+            failures.append(outcome)
         else:
             rows.append((outcome[ZERO_SHOT], row))
+    left_out, unreadable = sorted_out(failures)
     if not rows:
-        raise none_left(left_out)
+        raise none_left(left_out, unreadable)
     asked = guarantees.thresholds is not None
     return LabelEvaluation(
         labels=classifier.labels,
@@ -230,4 +231,5 @@ def evaluate(
         precision=guarantees.precision,
         recall=guarantees.recall,
         left_out=left_out,
+        failures=unreadable,
     )
