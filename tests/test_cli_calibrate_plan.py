@@ -114,3 +114,30 @@ def test_images_in_a_tar_are_copied_for_people_to_look_at(pool: Path, tmp_path: 
     invoke("embed", f"wds:{tmp_path}/0.tar", "--out", tmp_path / "away", *TINY)
     text = refused(InvalidOptionError, "calibrate", "plan", tmp_path / "away", *options, tmp_path / "c.csv")
     assert "the image itself is not a file here" in text
+
+
+def test_messages_about_labels_name_the_line_and_what_to_do(pool: Path) -> None:
+    """Whether such a row is left empty, removed or labelled 'none', the advice is the same."""
+    advice = "add a label for such images (such as 'something else') to the list"
+    rows = labelled(pool, "b.csv").read_text().splitlines(keepends=True)
+    changes = {
+        "blank": (rows[3].replace(",cat,", ",,").replace(",dog,", ",,"), "has no label in line 4. Fill in the column"),
+        "removed": ("", "has 49 of the 50 images of its plan."),
+        "none": (rows[3].replace(",cat,", ",none,").replace(",dog,", ",none,"), "has not: 'none' in line 4."),
+        "case": (rows[3].replace(",cat,", ",Cat,").replace(",dog,", ",Dog,"), "(did you mean "),
+    }
+    for name, (line, said) in changes.items():
+        (pool / f"{name}.csv").write_text("".join([*rows[:3], line, *rows[4:]]))
+        options = ["--labels", "cat,dog", "--method", "zero-shot", "--out", pool / "x.json", *TINY]
+        message = str(invoke("calibrate", pool / f"{name}.csv", *options).exception)
+        assert said in message
+        assert advice in message
+        assert f"{name}.csv" in message
+
+
+def test_a_table_with_semicolons_is_read(pool: Path) -> None:
+    text = labelled(pool, "c.csv").read_text().replace(",", ";")
+    (pool / "semicolons.csv").write_text(text)
+    done = invoke("calibrate", pool / "semicolons.csv", "--method", "zero-shot", "--out", pool / "s.json", *TINY)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert Calibration.load(pool / "s.json").random == 15

@@ -188,7 +188,7 @@ def test_labels_that_a_calibration_has_not_are_named(folders: Path, calibration:
     (tmp_path / "rabbit" / "0.png").symlink_to(folders / "rest" / "cat" / "0.png")
     said = str(run(tmp_path, "--calibration", calibration).exception)
     assert "'rabbit'" in said
-    assert "calibrate again with a list of all labels" in said
+    assert "the labels of a calibration are fixed: calibrate again" in said
 
 
 def test_mistakes_are_listed_by_label_by_pair_and_one_by_one(folders: Path, calibration: Path, tmp_path: Path) -> None:

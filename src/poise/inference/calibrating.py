@@ -21,7 +21,7 @@ from poise.inference.guarantees import conditions_of, uniform
 from poise.inference.heuristics import match_of
 from poise.inference.option_checks import check_structure
 from poise.inference.variants import only
-from poise.prompts.labels import listed
+from poise.prompts.labels import NONE_OF_THEM, listed, suggested
 from poise.results import Failure
 from poise.text import as_words, counted
 from poise.types import Answer
@@ -130,13 +130,18 @@ def check_images(known: Sequence[str], labels: Iterable[str]) -> list[int]:
     """Return the class of each image's label, which must be known."""
     position = {as_words(label): at for at, label in enumerate(known)}
     given = list(labels)
-    if unknown := sorted({repr(label) for label in given if as_words(label) not in position}):
-        raise InvalidOptionError(
-            f"Images have labels that the classifier has not: {listed(unknown)}.",
-            hint="Add them to the labels, or leave these images out. The labels of a calibration are fixed: calibrate "
-            "again with a list of all labels, of which some may have no image.",
-        )
+    if unknown := sorted({label for label in given if as_words(label) not in position}):
+        raise unknown_labels("Images have", [suggested(label, known) for label in unknown])
     return [position[as_words(label)] for label in given]
+
+
+def unknown_labels(who: str, labels: Sequence[str]) -> InvalidOptionError:
+    """Return the error of labels that the classifier does not have; ``labels`` are texts about each."""
+    return InvalidOptionError(
+        f"{who} labels that the classifier has not: {listed(labels)}.",
+        hint="Correct them, or add them to the list of labels, of which some may have no image (the labels of a "
+        f"calibration are fixed: calibrate again). {NONE_OF_THEM}",
+    )
 
 
 def warn_of_missing(known: Sequence[str], classes: Iterable[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import re
 from collections import defaultdict
@@ -14,6 +15,10 @@ from poise.errors import InvalidLabelsError, reason_of
 from poise.files import read_bounded
 from poise.text import as_words, first_few
 
+NONE_OF_THEM = (  # what to do with labelled images that show none of the labels; see docs/calibration.md
+    "If an image shows none of the labels, add a label for such images (such as 'something else') to the list, and "
+    "give it to them; leaving them out would make it another sample."
+)
 BAR = " | "  # between groups of labels; in a file, a line of its own
 _NEGATION = re.compile(r"(no|not|without|non)[ -]+((an?|the|any) )?")
 _MAX_BYTES = 16 << 20  # limit on a labels file, in case it is a device that never ends
@@ -147,6 +152,17 @@ def check_negations(labels: Sequence[str]) -> None:
 def shortened(label: str) -> str:
     """Return the label in quotes for an error message, shortened if it is long."""
     return repr(label if len(label) <= _MAX_LETTERS else f"{label[: _MAX_LETTERS - 3]}...")
+
+
+def suggested(label: str, known: Sequence[str]) -> str:
+    """Return an unknown label in quotes, and the known one that it is most similar to, if any.
+
+    >>> suggested("wristwatch", ["camera", "wrist watch"]), suggested("Camera", ["camera"]), suggested("x", ["camera"])
+    ("'wristwatch' (did you mean 'wrist watch'?)", "'Camera' (did you mean 'camera'?)", "'x'")
+    """
+    folded = {as_words(name).casefold(): name for name in known}
+    near = difflib.get_close_matches(as_words(label).casefold(), list(folded), n=1, cutoff=0.75)
+    return f"{shortened(label)} (did you mean {shortened(folded[near[0]])}?)" if near else shortened(label)
 
 
 def listed(items: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import typer
 from poise.cli.commands.listing import show
 from poise.cli.input.job_options import stored_in, with_stored
 from poise.cli.input.label_list import read_drawn
-from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.labelled_images import check_truth, read_labelled
 from poise.cli.input.number_files import (
     Features,
     Logits,
@@ -218,7 +218,7 @@ def _of_images(images: Path, names: list[str] | None, options: dict[str, Any], q
 
     check_structure(written["groups"], (), "a calibration")
     methods = list(expand(options["method"]))
-    calibrating.check_images(check_labels(known, fewest=2), truth)
+    check_truth(images, truth, check_labels(known, fewest=2))
     check_number(len(paths), methods=len(methods), **limits)
     drawn = read_drawn(images)
     classifier = _classifier({**options, **written, "method": methods}, paths, quiet)

@@ -16,7 +16,7 @@ import typer
 from poise import __version__
 from poise.cli.commands.listing import show
 from poise.cli.exit_codes import SOME_FAILED
-from poise.cli.input.labelled_images import read_labelled
+from poise.cli.input.labelled_images import check_truth, read_labelled
 from poise.cli.input.option_parameters import Chosen, takes_options
 from poise.cli.input.shared_options import Threads, given
 from poise.cli.input.tagged_images import read_tagged
@@ -95,7 +95,7 @@ def evaluate(
     if out is not None and out.suffix == ".csv" and stored.conditions.independent:
         raise InvalidOptionError("A .csv has one answer per image.", hint="Of independent labels, write a .json.")
     kind: Any = independent if stored.conditions.independent else evaluating
-    paths, truth, _ = (read_tagged if stored.conditions.independent else read_labelled)(images)
+    paths, truth = _read(images, stored)
     say_skipped_labelled(images, quiet=quiet)
     typed = given(ctx, options)
     if "method" in typed:
@@ -120,6 +120,15 @@ def evaluate(
         remark(f"written to {out}.", quiet=quiet)
     if found.failures:
         raise typer.Exit(SOME_FAILED)
+
+
+def _read(images: Path, stored: Calibration | IndependentCalibration) -> tuple[list[Any], list[Any]]:
+    """Return the images and what is correct for each."""
+    if stored.conditions.independent:
+        return read_tagged(images)[:2]
+    paths, truth, _ = read_labelled(images)
+    check_truth(images, truth, stored.conditions.labels)
+    return paths, truth
 
 
 def _table(found: Evaluation | LabelEvaluation) -> Table:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poise.cli.input.labelled_images import delimiter
 from poise.errors import InvalidDatasetError, InvalidOptionError
 from poise.files import read_bounded, write_atomic
 
@@ -108,12 +109,14 @@ def read_drawn(images: Path) -> Drawn | None:
     """
     if not images.is_file():
         return None
-    reader = csv.DictReader(io.StringIO(read_bounded(images).decode("utf-8-sig"), newline=""))
+    text = read_bounded(images).decode("utf-8-sig")
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter(text))
     if not {"part", "confidence", "cutoff", "listed"} <= {*(reader.fieldnames or ())}:
         return None
     import numpy as np
 
     from poise.calibration import Drawn
+    from poise.prompts.labels import NONE_OF_THEM
 
     rows = list(reader)
     try:
@@ -130,6 +133,6 @@ def read_drawn(images: Path) -> Drawn | None:
     if listed != {len(rows)}:
         raise InvalidDatasetError(
             f"'{images}' has {len(rows)} of the {listed.pop()} images of its plan.",
-            hint="Label all of them: images that are left out, such as hard ones, would make it another sample.",
+            hint=f"Label all of them: hard ones may not be left out. {NONE_OF_THEM}",
         )
     return Drawn(above, cutoffs.pop(), confidence) if cutoffs else None
