@@ -164,8 +164,9 @@ def test_a_tower_learns_the_answers_on_label_sets(
         monkeypatch.setattr(label_fit, name, value)
     tower, directions = small_stage(distil, nouns, monkeypatch)
     learner = label_fit.LabelFit(tower, directions, label_fit.Settings(steps=6, rate=2e-3))
-    labels = distil.LabelSet([DOG, 3, -1], [-1, -1, 0])
-    target, _ = directions.teacher(labels, directions.seen)
+    target, known = learner.answers(distil.LabelSet([DOG, 3, -1], [-1, -1, 0]), directions.seen)
+    torch.testing.assert_close(target[:3].argmax(-1), torch.tensor([0, 0, 1]))  # classes 1 and 2 are dogs
+    torch.testing.assert_close(known, torch.ones(60))
     texts = distil.standard(nouns, [[4000], [2003], [5000]])
 
     def divergence() -> float:

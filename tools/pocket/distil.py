@@ -167,6 +167,17 @@ def draw_set(seed: int) -> LabelSet:
     return _drawer(seed)
 
 
+@contextlib.contextmanager
+def drawn(drawer: Drawer, steps: int, seed: int, workers: int) -> Iterator[Iterator[LabelSet]]:
+    """The label sets of all steps, in order, drawn by `workers` processes."""
+    seeds = (seed * 10**7 + k for k in range(steps * SETS))
+    if not workers:
+        yield map(drawer, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(workers, use_drawer, (drawer,)) as pool:
+        yield pool.imap(draw_set, seeds, chunksize=SETS)
+
+
 class Directions:
     """One direction per noun: those of the first stage, and the ones that are learnt from photos without labels."""
 
@@ -208,7 +219,7 @@ class Directions:
         learnt = torch.nn.Parameter(self.first[at].clone())
         optimizer = torch.optim.Adam([learnt], betas=(0.9, 0.99))
         generator, start = torch.Generator().manual_seed(options.seed), time.time()
-        with self.drawn(options.steps, options.seed, workers) as sets:
+        with drawn(self.drawer, options.steps, options.seed, workers) as sets:
             for step in range(options.steps):
                 rate = options.rate * min(1, (step + 1) / WARM_UP) * (1 - step / options.steps)
                 optimizer.param_groups[0]["lr"] = rate
@@ -221,16 +232,6 @@ class Directions:
                     texts = f"fit {fit.item():.4f} moved {moved.item():.4f}"
                     print(f"directions: step {step + 1}/{options.steps} {time.time() - start:.0f}s {texts}", flush=True)
         return F.normalize(self.first.index_put((at,), learnt.detach()), dim=-1)[self.owner]
-
-    @contextlib.contextmanager
-    def drawn(self, steps: int, seed: int, workers: int) -> Iterator[Iterator[LabelSet]]:
-        """The label sets of all steps, in order, drawn by `workers` processes."""
-        seeds = (seed * 10**7 + k for k in range(steps * SETS))
-        if not workers:
-            yield map(self.drawer, seeds)
-            return
-        with multiprocessing.get_context("fork").Pool(workers, use_drawer, (self.drawer,)) as pool:
-            yield pool.imap(draw_set, seeds, chunksize=SETS)
 
     def loss(self, sets: list[LabelSet], nouns: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Divergence from the teacher on some photos, and how far the nouns of label sets have moved: 1 - cosine."""
