@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from open_clip.model import CLIP
 from safetensors.torch import save_file
 
+from poise.backbones import load_model
+from poise.backbones.loaders import pocket
 from poise.backbones.loaders.pocket import load_pocket
 from poise.errors import InvalidCheckpointError, ModelNotFoundError
 from poise.prompts import init_prompt, tokenise
@@ -71,3 +74,17 @@ def test_missing_and_damaged_weights_are_refused(folder: Path, tmp_path: Path) -
     (tmp_path / "open_clip_model.safetensors").write_bytes(b"damaged")
     with pytest.raises(InvalidCheckpointError, match="can't be read"):
         load_pocket(device=CPU, dtype=torch.float32, folder=tmp_path)
+
+
+def test_pocket_1_is_loaded_from_a_folder_with_its_weights_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidCheckpointError, match="other weights than pocket-1"):
+        load_model(f"pocket-1:{folder}", device="cpu")
+    with pytest.raises(ModelNotFoundError, match=r"no open_clip_config.json and no open_clip_model.safetensors"):
+        load_model(f"pocket-1:{tmp_path}", device="cpu")
+    digest = hashlib.sha256((folder / "open_clip_model.safetensors").read_bytes()).hexdigest()
+    monkeypatch.setattr(pocket, "FIRST", digest)
+    encoder = load_model(f"pocket-1:{folder}", device="cpu")
+    assert encoder.name == "pocket-1"
+    assert encoder.fingerprint() == load_pocket(device=CPU, dtype=torch.float32, folder=folder).fingerprint()

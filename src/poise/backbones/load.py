@@ -194,6 +194,12 @@ def _pocket(_: str, place: Placement) -> DualEncoder:
     return load_pocket(device=place.device, dtype=place.dtype)
 
 
+def _pocket_1(path: str, place: Placement) -> DualEncoder:
+    from poise.backbones.loaders.pocket import load_pocket_1
+
+    return load_pocket_1(Path(path).expanduser(), device=place.device, dtype=place.dtype)
+
+
 def _tiny(_: str, place: Placement) -> DualEncoder:
     from poise.backbones.loaders.tiny import load_tiny
 
@@ -234,6 +240,7 @@ for _row in (
     ModelRow(
         "pocket", "the embedded model: small, trained; the default", _pocket, recommended="first steps, and for CPUs"
     ),
+    ModelRow("pocket-1:PATH", "a folder with the first weights of pocket, whose token vectors were larger", _pocket_1),
     ModelRow("tiny", "seeded random weights: its answers mean nothing", _tiny, recommended="tests"),
     ModelRow("local-dir:PATH", "a folder in open_clip's format", _local_dir, marker="open_clip_config.json"),
     ModelRow("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", _hf_hub, download=True),

@@ -26,21 +26,37 @@ from poise.backbones.text.shared_prefix import CausalTower, SharedPrefix
 from poise.backbones.text.vocabulary import vocabulary
 from poise.backbones.vision.efficientnet import EfficientNetLite
 from poise.errors import InvalidCheckpointError, ModelNotFoundError
+from poise.files import checksum, read_bounded
 from poise.types import ImageSpec
 
 FOLDER = Path(__file__).parents[1] / "weights" / "pocket"
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+FIRST = "a63777ef01ab60aa8ef32eac4b9ac5afe76f53e838db25c125964e9d9af43cc9"  # of the weights of pocket-1
 State = dict[str, Tensor]
 
 
-def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLDER) -> Encoder:
+def load_pocket_1(folder: Path, *, device: torch.device, dtype: torch.dtype) -> Encoder:
+    """Load the first weights of ``pocket``, which calibrations and prompts of their fingerprint need."""
+    if missing := [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]:
+        raise ModelNotFoundError(
+            f"'{folder}' has no {' and no '.join(missing)}.", hint="Give a folder with the two files of pocket-1."
+        )
+    if checksum(read_bounded(folder / WEIGHTS)) != FIRST:
+        raise InvalidCheckpointError(
+            f"'{folder}' has other weights than pocket-1.", hint="Use model='pocket', or local-dir:PATH."
+        )
+    return load_pocket(device=device, dtype=dtype, folder=folder, name="pocket-1")
+
+
+def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLDER, name: str = "pocket") -> Encoder:
     """Load the encoder ``pocket``."""
-    if not (folder / "open_clip_config.json").is_file():
+    if not (folder / CONFIG).is_file():
         raise ModelNotFoundError(
             "This installation has no weights for 'pocket'.", hint="Use model='tiny' (random weights) or another model."
         )
-    config = json.loads((folder / "open_clip_config.json").read_text())
+    config = json.loads((folder / CONFIG).read_text())
     try:
-        state = load_file(folder / "open_clip_model.safetensors")
+        state = load_file(folder / WEIGHTS)
     except Exception as error:
         raise InvalidCheckpointError(
             f"The weights of 'pocket' can't be read: {error}.", hint="Install poise again."
@@ -54,7 +70,7 @@ def load_pocket(*, device: torch.device, dtype: torch.dtype, folder: Path = FOLD
     freeze(image_tower, device, dtype)
     text = _text_side({name: tensor.to(device, dtype) for name, tensor in texts.items()}, config["model_cfg"])
     scale = math.exp(float(weights["logit_scale"].double()))
-    encoder = Encoder("pocket", ImageSide(_spec(config), image_tower), text, hashed, scale=scale)
+    encoder = Encoder(name, ImageSide(_spec(config), image_tower), text, hashed, scale=scale)
     encoder.own = OwnPipeline(
         "open_clip",
         ("EfficientNetLite", "CausalTower"),
