@@ -240,8 +240,8 @@ for _row in (
     ModelRow(
         "pocket", "the embedded model: small, trained; the default", _pocket, recommended="first steps, and for CPUs"
     ),
-    ModelRow("pocket-1:PATH", "a folder with the first weights of pocket, whose token vectors were larger", _pocket_1),
     ModelRow("tiny", "seeded random weights: its answers mean nothing", _tiny, recommended="tests"),
+    ModelRow("pocket-1:PATH", "a folder with the first weights of pocket, whose token vectors were larger", _pocket_1),
     ModelRow("local-dir:PATH", "a folder in open_clip's format", _local_dir, marker="open_clip_config.json"),
     ModelRow("hf-hub:ORG/REPO", "an open_clip model on the Hugging Face hub", _hf_hub, download=True),
     ModelRow(
