@@ -47,7 +47,7 @@ def test_an_alarm_has_its_own_exit_code_and_names_the_image(place: Path, tmp_pat
     assert done.exit_code == 0, done.output
     assert "The images differ from the calibration images" in done.stderr
     figure = tmp_path / "evidence.svg"
-    found = run("monitor", place / "calibration.json", place / "dark.jsonl", "--figure", figure)
+    found = run("monitor", place / "calibration.json", place / "dark.jsonl", "--figure", figure, "--no-shuffle")
     assert found.exit_code == ALARM
     watch = poise.Calibration.load(place / "calibration.json").monitor()
     rows = [json.loads(line) for line in (place / "dark.jsonl").read_text("utf-8").splitlines()]
@@ -56,16 +56,41 @@ def test_an_alarm_has_its_own_exit_code_and_names_the_image(place: Path, tmp_pat
     assert watch.rang is not None
     assert str(watch) in found.stdout
     assert f"Image {watch.rang}: {rows[watch.rang - 1]['source']}" in found.stdout
+    assert "taken in the order of the file" in found.stdout
     assert figure.read_text("utf-8").startswith("<svg")
 
 
 def test_images_of_the_same_kind_pass(place: Path) -> None:
     assert "calibration images" not in classify(place, "same").stderr
     assert "No sign after 20 images" in classify(place, "same", "--verbose").stderr
-    for options in ([], ["--shuffle", "--seed", 3]):
+    for options in ([], ["--seed", 3], ["--no-shuffle"]):
         found = run("monitor", place / "calibration.json", place / "same.jsonl", *options)
         assert found.exit_code == 0
         assert "No sign after 20 images" in found.stdout
+
+
+def test_a_folder_sorted_by_label_raises_no_alarm(place: Path, tmp_path: Path) -> None:
+    """Unless its order is said to be that of time; `poise classify` and `poise monitor` come to the same evidence."""
+    calibration = json.loads((place / "calibration.json").read_text("utf-8"))
+    (name,) = calibration["methods"]
+    known = sorted(calibration["methods"][name]["confidence"])
+    row = {"method": name, "label": "cat", "rejected": None, "prediction_set": None, "error": None, "match": 0.1}
+    stored = poise.Calibration.load(place / "calibration.json")
+    matches = stored.methods[name].match
+    assert matches is not None
+    sorted_rows = [
+        {**row, "source": f"{at:03}.png", "raw_confidence": confidence, "match": match}
+        for at, (confidence, match) in enumerate(zip(known * 3, sorted(map(float, matches)) * 3, strict=True))
+    ]
+    sorted_rows.sort(key=lambda row: row["raw_confidence"])
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sorted_rows), "utf-8")
+    command = ("monitor", place / "calibration.json", tmp_path / "rows.jsonl")
+    in_order, shuffled = run(*command, "--no-shuffle"), run(*command)
+    assert (in_order.exit_code, shuffled.exit_code) == (ALARM, 0)
+    assert "taken in random order (seed 0)" in shuffled.stdout
+    said = classify(place, "same", "--verbose").stderr
+    found = run("monitor", place / "calibration.json", place / "same.jsonl").stdout
+    assert found.splitlines()[0] in said
 
 
 @pytest.mark.parametrize(

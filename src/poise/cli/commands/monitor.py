@@ -40,7 +40,7 @@ def monitor(
         str,
         typer.Argument(
             help="JSON lines of `poise classify --calibration ... --format jsonl` or `poise calibrate apply`, a folder "
-            "of parts, or images as `poise classify` takes them; in order of time."
+            "of parts, or images as `poise classify` takes them."
         ),
     ],
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole file.")] = 0.01,
@@ -48,8 +48,12 @@ def monitor(
         str | None, typer.Option(help="Whose answers to look at.", show_default="the recommended one")
     ] = None,
     shuffle: Annotated[
-        bool, typer.Option(help="Put the images into a random order first, where theirs is not that of time.")
-    ] = False,
+        bool,
+        typer.Option(
+            help="Take the images in random order, as `poise classify` does: files are found in the order of their "
+            "names. --no-shuffle takes them in their own, for images in order of time."
+        ),
+    ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Of the random order, and of ties.")] = 0,
     figure: Annotated[Path | None, typer.Option(help="Also write the evidence after each image (.svg).")] = None,
     truth: Annotated[
@@ -86,20 +90,29 @@ def monitor(
             raise InvalidOptionError("--figure shows the test without labels.", hint="Leave --figure or --truth out.")
         limits: dict[str, float | None] = {"coverage": coverage, "max_error": max_error}
         known = _truth(truth, stored, len(rows))
-        _test_answers(stored.truth_monitor(alpha, method=method, seed=seed, **limits), rows, known)
+        _test_answers(
+            stored.truth_monitor(alpha, method=method, seed=seed, **limits), rows, known, _order(shuffle, seed)
+        )
         return
     if coverage is not None or max_error is not None:
         raise InvalidOptionError("--coverage and --max-error need labels.", hint="Add --truth, or leave them out.")
     for row in rows:
         watch.update(row.confidence, row.match)
     typer.echo(str(watch))
-    if watch.rang is not None:
+    typer.echo(_order(shuffle, seed))
+    if watch.rang is not None and not shuffle:
         typer.echo(f"Image {watch.rang}: {printable(rows[watch.rang - 1].source)}")
     if figure is not None:
         write_atomic(figure, f"{evidence_svg(watch.trail, alpha)}\n".encode())
         remark(f"written to {figure}.", quiet=quiet)
     if watch.alarm:
         raise typer.Exit(ALARM)
+
+
+def _order(shuffle: bool, seed: int) -> str:
+    if shuffle:
+        return f"The images were taken in random order (seed {seed}); if theirs is that of time, use --no-shuffle."
+    return "The images were taken in the order of the file or folder, as if that were the order of time."
 
 
 def _truth(truth: Path, calibration: Calibration, answers: int) -> dict[str, str]:
@@ -117,8 +130,8 @@ def _place(source: str) -> str:
     return str(Path(source).resolve())
 
 
-def _test_answers(watch: TruthMonitor, rows: list[_Row], known: dict[str, str]) -> None:
-    """Show the images that have a label to the test, in the order of the answers."""
+def _test_answers(watch: TruthMonitor, rows: list[_Row], known: dict[str, str], order: str) -> None:
+    """Show the images that have a label to the test, in the order of the rows, and print what it found."""
     for row in rows:
         if (label := known.get(_place(row.source))) is not None:
             covered = None if row.members is None else label in map(as_words, row.members)
@@ -127,7 +140,7 @@ def _test_answers(watch: TruthMonitor, rows: list[_Row], known: dict[str, str]) 
         raise InvalidOptionError(
             "None of the images has a label in --truth.", hint="Paths are compared; give those of the same images."
         )
-    typer.echo(str(watch))
+    typer.echo(f"{watch}\n{order}")
     if watch.alarm:
         raise typer.Exit(ALARM)
 
