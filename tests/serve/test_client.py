@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from poise.calibration import Calibration
 from poise.client import AsyncClient, Client, Reply, http_client, replies
-from poise.errors import PoiseError, RemoteError, ServiceUnavailableError
+from poise.errors import InvalidLabelsError, PoiseError, RemoteError, ServiceUnavailableError
 from poise.inference.classifier import Classifier
 from poise.serve.http import schemas
 from poise.serve.service import Service
@@ -82,6 +82,15 @@ def test_many_requests_at_once(live: Live) -> None:
     classify = Classifier(LABELS, live.service.encoder, views=4)
     for seed, reply in enumerate(replies):
         assert reply.result.probabilities == pytest.approx(classify(png(seed)).probabilities, abs=1e-9)
+
+
+def test_mistakes_of_python_callers_are_named_in_python() -> None:
+    with Client("127.0.0.1:8000") as client:
+        with pytest.raises(InvalidLabelsError, match=r"Give a list: labels=\['cat', 'dog'\]"):
+            client.classify(png(0), labels="cat,dog")
+        with pytest.raises(ServiceUnavailableError) as caught:
+            client.models()
+    assert ".." not in str(caught.value)
 
 
 def test_errors_carry_the_servers_words(live: Live) -> None:

@@ -12,7 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from poise.cli.app import app
+from poise.serve.http.problems import STATUSES
 from poise.serve.limits import Limits
+from poise.serve.telemetry import Metrics
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +56,23 @@ def test_prometheus_asks_the_server_with_the_token() -> None:
     assert job["static_configs"] == [{"targets": ["poise:8000"]}]
     assert job["authorization"]["credentials_file"] == "/run/secrets/token"
     assert "token" in _compose()["services"]["prometheus"]["secrets"]
+
+
+def test_alerts_are_about_metrics_that_exist() -> None:
+    rules = _yaml("alerts.yml")["groups"][0]["rules"]
+    (mounted,) = _yaml("prometheus.yml")["rule_files"]
+    assert f"./alerts.yml:{mounted}:ro" in _compose()["services"]["prometheus"]["volumes"]
+    metrics = Metrics()
+    metrics.add_evidence(lambda: 0.0)
+    known = {"up", *(f"{family.name}_total" for family in metrics.registry.collect())}
+    known |= {family.name for family in metrics.registry.collect()}
+    for rule in rules:
+        assert rule["alert"] in (ROOT / "docs" / "serving.md").read_text()
+        used = set(re.findall(r"\b(up|poise_\w+)", rule["expr"]))
+        assert used
+        assert used <= known
+        codes = re.findall(r'reason=~"([^"]*)"', rule["expr"])
+        assert all(code in STATUSES for row in codes for code in row.split("|"))
 
 
 def test_the_cache_is_the_user_s() -> None:

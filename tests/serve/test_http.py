@@ -13,6 +13,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 
+from poise import __version__
 from poise.errors import ServiceUnavailableError
 from poise.inference.classifier import Classifier
 from poise.serve import service as service_module
@@ -170,6 +171,9 @@ def test_metrics(live: Live) -> None:
         "poise_request_seconds",
         "poise_stage_seconds",
         "poise_queue_items",
+        "poise_queue_cost",
+        "poise_queue_cost_limit",
+        "process_resident_memory_bytes",
         "poise_batch_images",
         "poise_rejected_total",
         "poise_fallback_total",
@@ -184,12 +188,20 @@ def test_metrics(live: Live) -> None:
     assert 'route="other"' in text
     assert 'model="tiny"' in text
     assert not any(word in text for word in ("secret", "nothing"))
+    assert "poise_exchangeability_evidence" not in text  # it has no calibration
+    assert (_sample(text, "poise_queue_cost"), _sample(text, "poise_queue_cost_limit")) == (0, 8192)
 
 
 def test_models(live: Live) -> None:
     (model,) = live.get("/v1/models").json()["models"]
     assert (model["name"], model["views"], model["calibrated"]) == ("tiny", 4, False)
     assert model["limits"]["labels"] == 1000
+    assert (model["version"], model["calibration"], model["coverage"]) == (__version__, None, None)
+
+
+def test_health_can_be_asked_without_a_body(live: Live) -> None:
+    with live.client() as client:
+        assert [client.head(path).status_code for path in ("/live", "/ready")] == [200, 200]
 
 
 def test_a_server_is_ready_only_between_its_check_and_its_end() -> None:
@@ -273,7 +285,20 @@ def test_a_calibrated_server(calibrated: Live) -> None:
     assert answer["calibrated"] is True
     assert result["prediction_set"]
     assert result["raw_confidence"] is not None
-    assert calibrated.get("/v1/models").json()["models"][0]["labels"] == ["cat", "dog"]
+    (model,) = calibrated.get("/v1/models").json()["models"]
+    assert (model["labels"], model["coverage"], model["max_error"]) == (["cat", "dog"], 0.9, None)
+    stored = calibrated.service.settings.calibration.to_dict()["checksum"]
+    assert model["calibration"] == stored
+    assert f'calibration="{stored}"' in calibrated.get("/metrics").text
+    assert f'version="{__version__}"' in calibrated.get("/metrics").text
+
+
+def test_probes_without_calibration_are_not_counted(calibrated: Live) -> None:
+    image = base64.b64encode(png(99)).decode()
+    before = _sample(calibrated.get("/metrics").text, "poise_exchangeability_evidence")
+    for _ in range(3):
+        assert calibrated.post("/v1/classify", json={"image": image, "uncalibrated": True}).status_code == 200
+    assert _sample(calibrated.get("/metrics").text, "poise_exchangeability_evidence") == before
 
 
 def test_a_server_notices_other_images(calibrated: Live) -> None:

@@ -78,6 +78,7 @@ def large() -> bytes:
         ({"labels": ["cat", 1]}, 422, "invalid_request"),
         ({"labels": ["cat", "cat"]}, 422, "bad_labels"),
         ({"labels": ["cat", " "]}, 422, "bad_labels"),
+        ({"labels": ["cat", "dog\x1b[31m"]}, 422, "bad_labels"),
         ({"labels": ["long " * 100]}, 422, "bad_labels"),
         ({"views": "8"}, 422, "invalid_request"),
         ({"views": 0}, 422, "invalid_request"),

@@ -108,7 +108,11 @@ def test_what_demo_and_serve_share_is_the_same_option() -> None:
 def test_other_machines_are_served_with_a_token_only(host: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="no token is set"):
         check_exposure(host, "", allow_anonymous=False)
-    check_exposure(host, "token", allow_anonymous=False)
+    for anonymous in (False, True):
+        with pytest.raises(InvalidOptionError, match="the token has 5 characters"):
+            check_exposure(host, "token", allow_anonymous=anonymous)
+    check_exposure("127.0.0.1", "token", allow_anonymous=False)
+    check_exposure(host, 16 * "x", allow_anonymous=False)
     check_exposure(host, "", allow_anonymous=True)
     check_exposure("127.0.0.1", "", allow_anonymous=False)
     check_exposure("localhost", "", allow_anonymous=False)
@@ -135,6 +139,25 @@ def test_other_machines_are_served_with_a_token_only(host: str, tmp_path: Path) 
 def test_what_a_server_is_not_started_with(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--port", "0", "--device", "cpu", *arguments])
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize("given", ["99999", "-1", "tcp://10.0.0.1:80", "eighty\x1b"])
+def test_what_is_no_port(given: str) -> None:
+    result = CliRunner().invoke(app, ["serve"], env={"POISE_SERVE_PORT": given, "COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert given.replace("\x1b", "\\u001b") in result.output.replace("\\\\", "\\")
+    assert "from 0 to 65535" in result.output
+    assert ("enableServiceLinks" in result.output) == ("://" in given)
+
+
+def test_misspelled_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_server, "run", lambda app, address, **say: None)
+    env = {"POISE_SERVE_MAXVIEWS": "8", "POISE_SERVE_TOKEN": "x", "POISE_SERVE_VIEWS": "2", "POISE_SERVE_ADDRESS": ""}
+    links = {"POISE_SERVE_SERVICE_HOST": "10.0.0.1", "POISE_SERVE_PORT_80_TCP_ADDR": "10.0.0.1"}
+    result = CliRunner().invoke(app, ["serve", "--model", "tiny"], env={**env, **links})
+    assert result.stderr == (
+        "poise: Unknown variable 'POISE_SERVE_MAXVIEWS'. Did you mean 'POISE_SERVE_MAX_VIEWS'? It is ignored.\n"
+    )
 
 
 def test_a_port_in_use_is_a_usage_error() -> None:

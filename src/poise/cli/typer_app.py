@@ -29,7 +29,9 @@ GROUPS: dict[str, tuple[str, ...]] = {  # those of `poise.options` follow from t
         *("format", "out", "name", "top_k", "details", "sort_into", "links", "resume", "dry_run", "allow_changes"),
         *("price", "metrics_port", "quiet", "verbose"),
     ),
-    "Network": (*("host", "port", "allowed_host", "token_file", "allow_anonymous", "access_log", "demo", "browser"),),
+    "Network": (
+        *("host", "port", "allowed_host", "token_file", "allow_anonymous", "access_log", "demo", "docs", "browser"),
+    ),
     "Limits": (*_names(Limits, "max_"), "batch_wait"),
     "Where and how it runs": (
         *_names(ComputeOptions),

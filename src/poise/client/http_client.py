@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from poise.client.replies import RemoteModel, Reply, read_batch, read_error, read_models, read_reply
-from poise.errors import MissingDependencyError, RemoteError, ServiceUnavailableError
+from poise.errors import (
+    InvalidLabelsError,
+    MissingDependencyError,
+    RemoteError,
+    ServiceUnavailableError,
+    reason_of,
+)
 from poise.options import check_names, request_rows
 
 if TYPE_CHECKING:
@@ -201,9 +207,9 @@ def _connection_errors(url: str) -> Iterator[None]:
     try:
         yield
     except _library().HTTPError as error:  # also of a body that is not compressed as its header says
-        why = str(error) or type(error).__name__
         raise ServiceUnavailableError(
-            f"The server at '{url}' did not answer: {why}.", hint="Check that it runs, the address and the timeout."
+            f"The server at '{url}' did not answer: {reason_of(error)}.",
+            hint="Check that it runs, the address and the timeout.",
         ) from error
 
 
@@ -215,6 +221,8 @@ def _file(image: Image) -> tuple[str, bytes]:
 def _form(options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a form: lists are repeated fields, and numbers are written as in JSON."""
     check_names(options, (row.about.request for row in request_rows()))
+    if isinstance(labels := options.get("labels"), str):
+        raise InvalidLabelsError(f"labels is the text {labels[:100]!r}.", hint="Give a list: labels=['cat', 'dog'].")
     return {name: _field(value) for name, value in options.items() if value is not None}
 
 

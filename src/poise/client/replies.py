@@ -51,6 +51,11 @@ class RemoteModel:
     views: int  #: per image, of requests without views
     calibrated: bool  #: whether the server has a calibration
     limits: dict[str, float]  #: the most that the server accepts, by name
+    template: str | None = None  #: of requests without one; None: the usual one
+    calibration: str | None = None  #: checksum of the calibration, which is in its file
+    coverage: float | None = None  #: of prediction sets, of requests that ask for none
+    max_error: float | None = None  #: certified error, of requests that ask for none
+    version: str = ""  #: of poise on the server; older ones do not say it
 
 
 def read_reply(body: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> Reply:

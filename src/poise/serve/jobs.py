@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from unicodedata import category
 
-from poise.errors import InvalidOptionError, LimitExceededError
+from poise.errors import InvalidLabelsError, InvalidOptionError, LimitExceededError
 from poise.inference.independent import independent_method
 from poise.inference.option_checks import check_counts, find_methods
 from poise.options import Options, option_values, promise_rows
 from poise.serve.limits import MAX_CHARACTERS
 from poise.serve.settings import Job, ServiceSettings
+from poise.text import printable
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,19 @@ def plan(job: Job, settings: ServiceSettings, images: int = 1) -> PlannedJob:
     texts = (*options.labels, *options.parents, *options.groups, options.template or "")
     longest = max(map(len, texts), default=0)
     _check("characters in a label or template", longest, MAX_CHARACTERS, "text_too_long")
+    if strange := next((text for text in texts if not _is_plain(text)), None):
+        problem = f"A label or the template has a control character: {printable(strange)[:100]!r}."
+        raise InvalidLabelsError(problem, hint="Remove it.")
     methods = find_methods(options.method, options.views)
     reads_views = asked.details or any(method.reads_views for method in methods)
     cost = (options.views if reads_views else 1) * max(1, sum(method.tunes for method in methods))
     options = replace(options, method=tuple(method.name for method in methods))
     calibrated = settings.calibration is not None and not asked.uncalibrated
     return PlannedJob(options, asked.details, calibrated, cost, seconds)
+
+
+def _is_plain(text: str) -> bool:
+    return not any(category(character) == "Cc" for character in text)
 
 
 def _check(what: str, given: float, most: float, code: str) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from poise import __version__
 from poise.backbones import load_model, resolve
 from poise.backbones.fingerprint import fingerprint
 from poise.calibration import Calibration, Monitor
@@ -64,6 +65,7 @@ class Service:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.checksum: str | None = None  # of the calibration, after `start`
         self.status = "starting"  # then "ready", "draining" and "closed"
         self._watch: Monitor | None = None  # of the images of calibrated answers
         self.cache = ClassifierCache(self._build, settings.limits)
@@ -99,7 +101,9 @@ class Service:
                 made.label_guarantees.check()
         if isinstance(settings.calibration, Calibration):  # independent labels have no confidences to watch
             self._watch = settings.calibration.monitor()
-            self.metrics.evidence.set_function(lambda: self.evidence or 0.0)
+            self.metrics.add_evidence(lambda: self.evidence or 0.0)
+        if settings.calibration is not None:
+            self.checksum = str(settings.calibration.to_dict()["checksum"])
         self._batcher = Batcher(
             self.work,
             capacity=settings.limits.queue,
@@ -109,10 +113,12 @@ class Service:
             batch_items=settings.batch_size or default_batch_size(self.encoder.device, 1),
         )
         self.metrics.queue_items.set_function(lambda: len(self._batcher or ()))
+        self.metrics.queue_cost.set_function(lambda: self._batcher.cost if self._batcher else 0)
+        self.metrics.queue_limit.set(settings.limits.queue)
         self._batcher.start()
         self._check()
         info = (self.encoder.name, fingerprint(self.encoder), ", ".join(settings.methods))
-        self.metrics.model.labels(*info).set(1)
+        self.metrics.model.labels(*info, __version__, self.checksum or "").set(1)
         if self.status == "starting":
             self.status = "ready"
 

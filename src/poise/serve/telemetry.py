@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from poise.results import Results
 from poise.serve.batcher import BatchReport
@@ -25,6 +27,10 @@ class Metrics:
             "poise_stage_seconds", "Time of an image in a stage.", ["stage"], buckets=_SECONDS, registry=registry
         )
         self.queue_items = Gauge("poise_queue_items", "Images that wait or are computed.", registry=registry)
+        self.queue_cost = Gauge(
+            "poise_queue_cost", "Images x views x tuned methods that wait or are computed.", registry=registry
+        )
+        self.queue_limit = Gauge("poise_queue_cost_limit", "The most of it (--max-queue).", registry=registry)
         self.batch_images = Histogram("poise_batch_images", "Images of a batch.", buckets=_IMAGES, registry=registry)
         self.rejected = Counter("poise_rejected_total", "Errors by their code.", ["reason"], registry=registry)
         self.fallback = Counter(
@@ -34,13 +40,19 @@ class Metrics:
             "poise_confidence", "Confidence of the answers.", buckets=_CONFIDENCES, registry=registry
         )
         self.abstained = Counter("poise_abstained_total", "Answers with the decision to abstain.", registry=registry)
-        self.evidence = Gauge(
+        about = ["model", "weights_sha", "method", "version", "calibration"]
+        self.model = Gauge("poise_model_info", "The model.", about, registry=registry)
+        ProcessCollector(registry=registry)  # memory, processor time and open files, on Linux
+
+    def add_evidence(self, evidence: Callable[[], float]) -> None:
+        """Add the metric of servers with a calibration; without one, 0 would look like an answer."""
+        gauge = Gauge(
             "poise_exchangeability_evidence",
             "Evidence that images differ from the calibration images; without a difference it ever reaches E in at "
             "most 1 / E of all cases.",
-            registry=registry,
+            registry=self.registry,
         )
-        self.model = Gauge("poise_model_info", "The model.", ["model", "weights_sha", "method"], registry=registry)
+        gauge.set_function(evidence)
 
     def observe_answers(self, answers: Results) -> None:
         """Count the answers of one image."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +20,14 @@ from poise.cli.input.shared_options import (
     labels_from,
 )
 from poise.cli.output.verbose import Verbose, remark
-from poise.errors import InvalidOptionError, reason_of
+from poise.cli.typer_app import option_name
+from poise.errors import InvalidOptionError, UnknownNameError, reason_of
 from poise.files import read_bounded
 from poise.serve.limits import Limits
 
 _MAX_TOKEN = 1 << 20  # bytes of a token file
+_TOKEN = "POISE_SERVE_TOKEN"
+_SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
 
 
 @takes_options("serve", views=FIXED_VIEWS, method={"help": "Comma-separated methods of requests that give none."})
@@ -58,6 +62,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with batching, limits and metrics."""
     _check_engine(engine, ray_address, replicas, demo or docs)
+    _warn_of_variables(ctx)
     token = read_token(token_file)
     http_app, uvicorn_server = server_modules("`poise serve`", "serve")
     uvicorn_server.check_exposure(host, token, allow_anonymous)
@@ -90,6 +95,15 @@ def serve(
     uvicorn_server.run(app, address, ready=ready, say=remark)
 
 
+def _warn_of_variables(ctx: typer.Context) -> None:
+    """Say which variables look like options of this command and are none: they are easily misspelled."""
+    known = {_TOKEN, *(f"{ctx.auto_envvar_prefix}_{option_name(option).upper()}" for option in ctx.command.params)}
+    for name in sorted(name for name in os.environ if name.startswith(f"{ctx.auto_envvar_prefix}_")):
+        # Kubernetes sets the others for a service that is named poise-serve.
+        if name not in known and not _SERVICE_LINK.fullmatch(name):
+            remark(f"{UnknownNameError.of('variable', name, known).message} It is ignored.")
+
+
 def _check_engine(engine: EngineName, ray_address: str, replicas: int, pages: bool) -> None:
     if engine is EngineName.ray and pages:
         raise InvalidOptionError("--demo and --docs are for one process.", hint="Leave out --engine ray.")
@@ -100,7 +114,7 @@ def _check_engine(engine: EngineName, ray_address: str, replicas: int, pages: bo
 def read_token(file: Path | None) -> str:
     """Return the token, which is never an option: other users of the machine can read a process's options."""
     if file is None:
-        return os.environ.get("POISE_SERVE_TOKEN", "").strip()
+        return os.environ.get(_TOKEN, "").strip()
     try:
         token = read_bounded(file, _MAX_TOKEN).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ import typer
 
 from poise.errors import InvalidLabelsError
 from poise.options import Options, rows
+from poise.text import printable
 from poise.threads import set_threads
 
 EngineName = StrEnum("EngineName", ["local", "ray"])
@@ -47,7 +48,21 @@ AllowedHosts = Annotated[
         show_default="any if other machines are served, else none",
     ),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")]
+
+
+def _port(given: str) -> int:
+    """Return a port; click's own message has neither the value nor the reason that Kubernetes has for it."""
+    text = str(given)
+    if text.isascii() and text.isdigit() and int(text) <= _LAST_PORT:
+        return int(text)
+    trap = " Kubernetes sets POISE_SERVE_PORT so where a service is named poise-serve: rename it, or set "
+    trap += "enableServiceLinks: false."
+    problem = f"{printable(text)[:100]!r} is not a port; use a number from 0 to {_LAST_PORT}."
+    raise typer.BadParameter(problem + (trap if "://" in text else ""))
+
+
+_LAST_PORT = 65535
+Port = Annotated[int, typer.Option(parser=_port, metavar="N", help="Port to listen on; 0 for any that is free.")]
 Engine = Annotated[EngineName, typer.Option(help="Where to run: local, or ray (on a Ray cluster).")]
 Address = Annotated[str, typer.Option(help="Ray address (auto or host:port); omit to start Ray locally.")]
 Actors = Annotated[int, typer.Option(help="Ray worker processes; 0 = one per GPU, or one per 4 CPUs.")]

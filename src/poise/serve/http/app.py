@@ -89,11 +89,13 @@ async def _start(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
+    @app.head("/live", include_in_schema=False)
     @app.get("/live", operation_id="live", tags=["health"])
     async def live() -> schemas.Health:
         """Whether the process runs."""
         return schemas.Health(status="alive")
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", operation_id="ready", tags=["health"], responses=errors(503))
     async def ready() -> schemas.Health:
         """Whether images are accepted: after the check of a test image, until the server is stopped."""
@@ -118,7 +120,12 @@ def _add_health(app: FastAPI, service: Service) -> None:
             labels=list(settings.labels),
             methods=list(settings.methods),
             views=settings.views,
+            template=settings.template,
             calibrated=settings.calibration is not None,
+            calibration=service.checksum,
+            coverage=settings.coverage,
+            max_error=settings.max_error,
+            version=__version__,
             limits=asdict(settings.limits),
         )
         return schemas.ModelList(models=[model])

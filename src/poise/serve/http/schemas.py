@@ -148,7 +148,14 @@ class ServedModel(BaseModel):
     labels: list[str] = Field(description="Labels of requests without labels.")
     methods: list[str] = Field(description="Methods of requests without methods.")
     views: int = Field(description="Views per image of requests without views.")
+    template: str | None = Field(description="Prompt of requests without one; null: the usual one.")
     calibrated: bool = Field(description="Whether the server has a calibration.")
+    calibration: str | None = Field(description="Checksum of the calibration, which is in its file; null: none.")
+    coverage: float | None = Field(
+        description="Coverage of prediction sets of requests that ask for none; null: no sets."
+    )
+    max_error: float | None = Field(description="Certified error of requests that ask for none; null: no decisions.")
+    version: str = Field(description="Version of poise.")
     limits: dict[str, int | float] = Field(description="The most that the server accepts, by name.")
 
 

@@ -26,6 +26,7 @@ _GRACE = 5  # seconds beyond the longest request
 # that it is the client who closes it. A request that is sent just when the server closes would get no answer.
 KEEP_ALIVE = 75
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+SHORTEST_TOKEN = 16  # characters of a token for other machines
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -39,9 +40,14 @@ class Address:
 
 
 def check_exposure(host: str, token: str, allow_anonymous: bool) -> None:
-    """Refuse to serve other machines without a token, unless that is wanted."""
-    if token or allow_anonymous or _is_loopback(host):
+    """Refuse to serve other machines without a token, unless that is wanted, or with one that can be guessed."""
+    if (allow_anonymous and not token) or _is_loopback(host) or len(token) >= SHORTEST_TOKEN:
         return
+    if token:
+        raise InvalidOptionError(
+            f"The host {host} can be reached from other machines, and the token has {len(token)} characters.",
+            hint=f"Use at least {SHORTEST_TOKEN} random ones: openssl rand -hex 24.",
+        )
     raise InvalidOptionError(
         f"The host {host} can be reached from other machines, and no token is set.",
         hint="Set POISE_SERVE_TOKEN or --token-file, or add --allow-anonymous if something in front checks clients.",
