@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from poise import files
 from poise.cli.app import app
-from poise.errors import StorageError
+from poise.errors import RunConflictError, StorageError
 from poise.files import only_writer, read_bounded, write_atomic
 
 
@@ -72,7 +72,7 @@ def test_the_second_writer_of_lines_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     with only_writer(out):
         result = CliRunner().invoke(app, [*arguments, "--format", "jsonl", "--out", str(out)])
-        assert isinstance(result.exception, StorageError)
+        assert isinstance(result.exception, RunConflictError)  # exit code 2, where a full disk has 5
         assert "Another process is writing" in str(result.exception)
     assert out.read_bytes() == b""
     with only_writer(Path("/dev/null")), only_writer(Path("/dev/null")):

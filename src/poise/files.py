@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poise.errors import StorageError
+from poise.errors import RunConflictError, StorageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,8 @@ def only_writer(path: Path) -> Iterator[None]:
     """Keep other processes that ask for it from writing a file that is written line by line; it is created if absent.
 
     Raises:
-        StorageError: Another process writes it, or it can't be written.
+        RunConflictError: Another process writes it.
+        StorageError: It can't be written.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which many may write to
         yield
@@ -96,7 +97,7 @@ def only_writer(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             hint = "Wait for it, or give another file."
-            raise StorageError(f"Another process is writing '{path}'.", hint=hint) from None
+            raise RunConflictError(f"Another process is writing '{path}'.", hint=hint) from None
         yield
 
 

@@ -112,11 +112,22 @@ def test_a_stopped_job_is_resumed_without_loss(folder: Path, whole: Path, tmp_pa
     (out / "_ledger" / "part-000002.json").write_text("{")
     (out / ".writing-0123").write_bytes(b"torn")
     message = error_of(poise(*command), RunConflictError)
-    assert "has the parts of another job. Add --resume" in message
+    assert "has the parts of an earlier job. Add --resume" in message
     assert poise(*command, "--resume").exit_code == 3
     for name in finished_parts(str(whole)):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     assert len(receipts(str(out))) == 3
+
+
+def test_the_row_of_a_damaged_shard_is_not_counted_as_an_image(folder: Path, tmp_path: Path) -> None:
+    first, *_ = sorted(folder.glob("*.tar"))
+    (tmp_path / "cut.tar").write_bytes(first.read_bytes()[:700])
+    shutil.copy(first, tmp_path / "whole.tar")
+    plain = ("--model", "tiny", "--device", "cpu", "--out", f"{tmp_path}/out/")
+    done = CliRunner().invoke(app, ["classify", f"wds:{tmp_path}/*.tar", *LABELS, "--method", "zero-shot", *plain])
+    assert done.exit_code == 3
+    assert "3 images in 2 of 2 shards" in done.stderr
+    assert "failed: 1 bad_shard" in done.stderr
 
 
 def test_folders_of_earlier_versions_are_read_and_resumed(folder: Path, whole: Path, tmp_path: Path) -> None:
@@ -128,7 +139,7 @@ def test_folders_of_earlier_versions_are_read_and_resumed(folder: Path, whole: P
     (out / "_ledger").rename(out / "ledger")
     assert rows(out) == rows(whole)
     (out / "ledger" / "part-000001.json").unlink()
-    assert "has the parts of another job" in error_of(poise(*command), RunConflictError)
+    assert "has the parts of an earlier job" in error_of(poise(*command), RunConflictError)
     assert poise(*command, "--resume").exit_code == 3
     assert {path.name for path in out.glob("*ledger/*")} == {f"part-00000{number}.json" for number in range(3)}
     assert rows(out) == rows(whole)

@@ -55,7 +55,7 @@ def begin(out: str, manifest: Mapping[str, Any], shards: Sequence[Shard], *, res
         return {}
     if not resume:
         raise RunConflictError(
-            f"'{out}' has the parts of another job.", hint="Add --resume to continue it, or give another --out."
+            f"'{out}' has the parts of an earlier job.", hint="Add --resume to continue it, or give another --out."
         )
     known = {key: value for key, value in theirs.items() if key in ours}
     if changed := differences(_comparable(ours), _comparable(known)):

@@ -113,7 +113,10 @@ class _Seen:
 
 
 def _say_summary(summary: Summary, out: str, shards: int, how: HowToRun, calibration: Calibration | None) -> None:
-    lines = [f"{counted(summary.images, 'image')} in {summary.shards} of {counted(shards, 'shard')}, written to {out}"]
+    from poise.data.sources import BAD_SHARD
+
+    images = summary.images - summary.failures[BAD_SHARD]  # whose rows stand for shards
+    lines = [f"{counted(images, 'image')} in {summary.shards} of {counted(shards, 'shard')}, written to {out}"]
     if summary.labels:
         common = summary.labels.most_common(_SHOWN)
         more = len(summary.labels) - len(common)
