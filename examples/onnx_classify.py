@@ -20,7 +20,10 @@ if facts["views"] > 1:
 outputs = [output.name for output in session.get_outputs()]
 half = {"round": round, "floor": lambda number: int(number // 1)}[spec["crop_offset"]]
 for path in sys.argv[2:]:
-    image = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    try:
+        image = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    except OSError as error:  # such as a folder, or a file that is no image
+        sys.exit(f"{path} can't be read: {error}")
     width, height = image.size
     if spec["resize"] == "squash":
         wide, high = size, size

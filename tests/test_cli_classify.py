@@ -179,6 +179,9 @@ def test_refusals_have_one_clear_message(
     assert "No images found in" in refused(
         monkeypatch, capsys, "classify", str(folder / "*.webp"), "--labels", "a,b", *TINY
     )
+    (folder / "later").mkdir()
+    message = refused(monkeypatch, capsys, "classify", str(folder / "latr"), "--labels", "a,b", *TINY)
+    assert f"latr' does not exist. Did you mean '{folder / 'later'}'?" in " ".join(message.split())
     message = refused(monkeypatch, capsys, "classify", image, "--labels-file", str(folder / "none.txt"), *TINY)
     assert "none.txt" in message
     assert "Traceback" not in message

@@ -183,6 +183,15 @@ def test_calibrate_prints_labels_and_counts(folders: Path, tmp_path: Path) -> No
     )
 
 
+def test_calibrate_ends_with_a_summary_in_two_sentences(folders: Path, tmp_path: Path) -> None:
+    options = ["--model", "tiny", "--method", "zero-shot", "--device", "cpu", "--out", str(tmp_path / "c.json")]
+    for errors, said in {"0.9": "From a raw confidence of 0.", "0.08": "No threshold can be certified"}.items():
+        done = CliRunner().invoke(app, ["calibrate", str(folders / "labelled"), "--max-error", errors, *options])
+        text = " ".join(done.stdout.split())
+        assert re.search(r"In short: zero-shot is right on \d+\.\d % of 40 images \(", text)
+        assert said in text.partition("In short")[2]
+
+
 def test_labels_that_a_calibration_has_not_are_named(folders: Path, calibration: Path, tmp_path: Path) -> None:
     (tmp_path / "rabbit").mkdir()
     (tmp_path / "rabbit" / "0.png").symlink_to(folders / "rest" / "cat" / "0.png")

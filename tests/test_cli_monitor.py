@@ -160,3 +160,14 @@ def test_labels_that_come_later(place: Path, tmp_path: Path) -> None:
     assert "None of the images has a label" in str(run(*command).exception)
     assert "--coverage and --max-error need labels" in str(run(*command[:3], "--coverage", 0.8).exception)
     assert "--figure shows the test without labels" in str(run(*command, "--figure", tmp_path / "a.svg").exception)
+
+
+def test_answers_in_csv_are_those_of_json_lines(place: Path, tmp_path: Path) -> None:
+    common = ("--calibration", place / "calibration.json", "--coverage", 0.8, "--model", "tiny", "--device", "cpu")
+    for suffix in ("jsonl", "csv"):
+        assert run("classify", place / "same", *common, "--out", tmp_path / f"x.{suffix}").exit_code == 0
+    found = [run("monitor", place / "calibration.json", tmp_path / f"x.{suffix}") for suffix in ("jsonl", "csv")]
+    assert found[0].exit_code == found[1].exit_code, (found[1].output, found[1].exception)
+    assert found[0].stdout == found[1].stdout
+    (tmp_path / "y.csv").write_text("a,b\n1,2\n")
+    assert ".jsonl or .csv" in str(run("monitor", place / "calibration.json", tmp_path / "y.csv").exception)

@@ -23,7 +23,7 @@ from poise.cli.output.result_rows import Columns
 from poise.cli.output.row_settings import settings_file
 from poise.cli.output.sorted_images import SortedImages
 from poise.errors import InvalidOptionError, RunConflictError
-from poise.results import COLUMNS
+from poise.results import COLUMNS, Failure
 
 OPTIONS = ["--labels", "cat,dog,owl", "--model", "tiny", "--views", "3", "--device", "cpu"]
 
@@ -239,6 +239,16 @@ def test_folders_of_labels_have_safe_names_of_their_own(tmp_path: Path) -> None:
     assert len({name.casefold() for name in folders.values()} | {"unsure"}) == len(labels) + 1
     assert all((tmp_path / name).resolve().parent == tmp_path.resolve() for name in folders.values())
     assert SortedImages(tmp_path, ["american bulldog"]).folders == {"american bulldog": "american_bulldog"}
+
+
+def test_calibration_images_are_sorted_into_a_folder_of_their_own(folder: Path, tmp_path: Path) -> None:
+    sorting = SortedImages(tmp_path / "sorted", ["cat", "calibration"])
+    sorting.add_failed(Failure(str(folder / "0.png"), "calibration_image", "It was calibrated with."))
+    sorting.add_failed(Failure(str(folder / "gone.png"), "unreadable_image", "It does not exist."))
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("sorted/*/*")] == [
+        "sorted/calibration/0.png"
+    ]
+    assert sorting.folders["calibration"] != "calibration"
 
 
 def test_sorting_needs_one_answer_per_image(folder: Path, tmp_path: Path) -> None:

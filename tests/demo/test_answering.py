@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import poise
 from poise.demo.answering import PANELS, Question, Upload, answer, split_labels
-from poise.demo.layout import banner
+from poise.demo.layout import banner, welcome
 from poise.errors import InvalidLabelsError
 from poise.serve.service import Service
 from poise.serve.settings import ServiceSettings
@@ -101,6 +102,8 @@ def test_a_calibration_is_used_for_its_methods(service, image, upload) -> None:
         gap, p = settings.calibration.methods["zero-shot"].gap
         assert f"{100 * abs(gap):.1f} points {'more' if gap > 0 else 'less'} on average" in banner(settings)
         assert f"p {p:.2g}" in banner(settings)
+        assert "An answer tuned on the image" not in welcome(settings)  # the calibration has zero-shot alone
+        assert "An answer tuned on the image" in welcome(dataclasses.replace(settings, calibration=None, coverage=None))
     finally:
         other.close()
 

@@ -100,7 +100,11 @@ def test_the_example_script_needs_no_torch(calibrated_file: tuple[Path, Classifi
         assert row["confidence"] == pytest.approx(result.confidence, abs=1e-4)
         assert sorted(row["set"]) == sorted(result.prediction_set)
         assert row["decision"] == result.decision
-    assert len(SCRIPT.read_text().splitlines()) <= 45
+    assert len(SCRIPT.read_text().splitlines()) <= 48
+    bad = subprocess.run([sys.executable, str(SCRIPT), str(path), str(tmp_path)], capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert bad.stderr.startswith(f"{tmp_path} can't be read: ")
+    assert "Traceback" not in bad.stderr
 
 
 def test_the_metadata_say_what_the_file_is(calibrated_file: tuple[Path, Classifier[Any], Any]) -> None:

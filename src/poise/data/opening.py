@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import glob
 import os
 import reprlib
 from collections.abc import Callable, Sequence
@@ -205,11 +207,23 @@ def _find(source: str) -> Sequence[Path | str]:
     if scheme and not os.path.isdir(source):
         raise InvalidOptionError(f"'{source}' is no image.", hint=f"For the images in it, write {scheme}:{source}")
     if not is_remote(source):
+        _check_there(source)
         return find_images([source])
     found = find_remote(source, SUFFIXES, below=True)
     if not found:
         raise no_images(source)
     return found
+
+
+def _check_there(source: str) -> None:
+    """Refuse a folder that does not exist, such as a misspelled one; a missing image file has a row that says so."""
+    path = Path(os.path.expanduser(source))
+    if os.path.lexists(path) or glob.has_magic(source) or path.suffix:
+        return
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    guess = f" Did you mean '{path.parent / near[0]}'?" if near else ""
+    raise InvalidOptionError(f"'{source}' does not exist.{guess}", hint="Give image files, a folder or a glob pattern.")
 
 
 def _as_utf8(images: ImageSet) -> ImageSet:

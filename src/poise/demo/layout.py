@@ -29,16 +29,18 @@ _LEAD = (
     "trained on your labels picks one and says how sure it is. This page shows where that number comes from, how "
     "tuning on the image itself changes it, and what you may rely on.</p>"
 )
-_EMPTY = card(
-    "What you will see",
-    "<ol><li><b>An answer without training.</b> The model compares the image with a sentence for each of your labels, "
-    "such as “a photo of a cat”, and turns the similarities into probabilities. This is called zero-shot.</li>"
+_TUNED = (
     "<li><b>An answer tuned on the image.</b> The words of the sentence are adjusted so that random views of the "
     "image are taken into account. No label is needed for that, and nothing is kept afterwards.</li>"
+)
+_EMPTY = (
+    "<ol><li><b>An answer without training.</b> The model compares the image with a sentence for each of your labels, "
+    "such as “a photo of a cat”, and turns the similarities into probabilities. This is called zero-shot.</li>"
+    "{tuned}"
     "<li><b>What the confidence is worth.</b> It is calibrated if, of 100 answers that claim 80 %, about 80 are right. "
     "Only images with known labels can show that. The page says what is known and what is not.</li></ol>"
     '<p class="say">Two of the examples go wrong on purpose: one is answered wrongly, and one shows something that no '
-    "label names.</p>",
+    "label names.</p>"
 )
 _LISTED = 8  # labels of a calibration that the banner names
 _STALE = '<p role="status">The inputs have changed since this answer. Press Classify for a new one.</p>'
@@ -136,6 +138,13 @@ def banner(settings: ServiceSettings) -> str:
     )
 
 
+def welcome(settings: ServiceSettings) -> str:
+    """Return what the page shows before there is an answer; nothing is tuned with a calibration of zero-shot alone."""
+    calibration = settings.calibration
+    tuned = calibration is None or set(calibration.methods) != {ZERO}
+    return card("What you will see", _EMPTY.format(tuned=_TUNED if tuned else ""))
+
+
 def _before(calibration: Calibration | IndependentCalibration) -> str:
     """Return how far off confidences were on the calibration images, if one label is correct."""
     if not isinstance(calibration, Calibration):
@@ -182,7 +191,7 @@ def _classify_tab(service: Service) -> None:
             gr.HTML(_STALE, elem_id="poise-stale", apply_default_css=False)
             panels = {
                 name: gr.HTML(
-                    _EMPTY if name == "answer" else "",
+                    welcome(service.settings) if name == "answer" else "",
                     elem_classes="poise",
                     apply_default_css=False,
                     js_on_load=_COPY if name == "calls" else None,

@@ -28,7 +28,7 @@ from poise.cli.input.number_files import (
 from poise.cli.input.option_parameters import VIEWS_OR_AUTO, Chosen, takes_options
 from poise.cli.input.shared_options import LabelsFile, Threads, labels_from, written_labels
 from poise.cli.input.tagged_images import read_tagged
-from poise.cli.output.calibration_tables import tables
+from poise.cli.output.calibration_tables import in_short, tables
 from poise.cli.output.cost_note import cost_note
 from poise.cli.output.skipped_files import say_skipped_labelled
 from poise.cli.output.verbose import Quiet, Verbose, remark
@@ -256,6 +256,8 @@ def _show(calibration: Calibration, errors: list[float], coverages: list[float])
             f"no threshold can be certified for {', '.join(lost)}: too many confident answers are wrong, or there "
             "are too few images."
         )
+    typer.echo()
+    show(Table("", (), (), (in_short(calibration, errors or list(_ERRORS)),)))
 
 
 def _levels(option: str, text: str) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -204,7 +206,10 @@ class _Row(NamedTuple):
 
 
 def _lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of JSON lines, or of a folder of parts."""
+    """Yield the rows of a file of JSON lines or CSV, or of a folder of parts."""
+    if path.lower().endswith(".csv"):
+        yield from _csv_lines(path)
+        return
     if not _is_folder(path):
         yield from map(json.loads, read_bounded(path, _MAX_BYTES).splitlines())
         return
@@ -214,6 +219,15 @@ def _lines(path: str) -> Iterator[dict[str, Any]]:
     for batch in read_rows(path, columns=columns)[1]:
         for row in batch.to_pylist():
             yield {**row, "error": row["error_code"]}
+
+
+def _csv_lines(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a CSV file as those of JSON."""
+    text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        numbers = {name: float(row[name]) if row[name] else None for name in ("raw_confidence", "match")}
+        members = json.loads(row["prediction_set"]) if row["prediction_set"] else None
+        yield {**row, **numbers, "prediction_set": members, "error": row["error.code"] or None}
 
 
 def _read(path: str, method: str, *, matched: bool) -> list[_Row]:
@@ -245,7 +259,7 @@ def _read(path: str, method: str, *, matched: bool) -> list[_Row]:
             raise
         raise InvalidOptionError(
             f"'{path}' has a line that is not a row of results.",
-            hint="Give what `poise classify --calibration ... --format jsonl` wrote.",
+            hint="Give what `poise classify --calibration ... --out FILE` wrote, .jsonl or .csv, or its FOLDER/.",
         ) from None
     if not rows:
         found = f"It has those of: {', '.join(sorted(others))}." if others else "It has none."

@@ -23,7 +23,9 @@ Labels = Annotated[
 ]
 LabelsFile = Annotated[
     Path | None,
-    typer.Option(help="Text file with one label per line ('|' between groups), or CSV file with a column path."),
+    typer.Option(
+        help="Text file with one label per line ('|' between groups), or CSV file with a column path: paths in a tree."
+    ),
 ]
 # Options of `poise.options` in commands that take only a few of them.
 Model = Annotated[str, typer.Option(help=_ABOUT["model"].help)]

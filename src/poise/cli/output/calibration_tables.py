@@ -88,6 +88,23 @@ def tables(calibration: Calibration, errors: list[float], coverages: list[float]
     ]
 
 
+def in_short(calibration: Calibration, errors: list[float]) -> str:
+    """Return two sentences: how often the recommended method is right, and what is certified of these levels."""
+    name = calibration.recommended
+    part = calibration.methods[name]
+    value, low, high = (100 * share for share in part.before["accuracy"])
+    right = f"{name} is right on {value:.1f} % of {counted(calibration.random, 'image')} ({low:.1f} to {high:.1f})."
+    found = [each for each in map(part.certificate, sorted(errors)) if each.threshold is not None]
+    if not found:
+        return f"In short: {right} No threshold can be certified for at most {100 * max(errors):g} % wrong answers."
+    best, sure = found[0], f"{100 * calibration.confidence:.4g} %"
+    return (
+        f"In short: {right} From a raw confidence of {best.threshold:.4f} on ({best.answered} of {best.images} images) "
+        f"at most {100 * best.max_error:g} % of the answers are wrong, with {sure} confidence if you chose this share "
+        "before you saw the table."
+    )
+
+
 _METRICS: tuple[tuple[str, float, int, Callable[[MethodCalibration], Interval]], ...] = (
     ("Accuracy %", 100, 1, lambda part: part.before["accuracy"]),
     ("ECE %", 100, 1, lambda part: part.before["ece"]),

@@ -62,6 +62,8 @@ class Sink:
         """Take one outcome."""
         self.done += 1
         self.failed += isinstance(outcome, Failure)
+        if self.sorting is not None and isinstance(outcome, Failure):
+            self.sorting.add_failed(outcome)
         decided = self.columns.decided(outcome)
         for name, result in decided.items() if isinstance(decided, dict) else ():
             self.decisions[name, _decision(result)] += 1

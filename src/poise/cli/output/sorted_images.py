@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from poise.errors import InvalidOptionError
+from poise.errors import CalibrationImageError, InvalidOptionError
 from poise.files import storage_errors
-from poise.results import Result
+from poise.results import Failure, Result
 from poise.text import file_name
 
 UNSURE = "unsure"  # folder of images that are not answered
+KNOWN = "calibration"  # folder of images that the calibration was made with, which are not answered again
 
 
 class SortedImages:
@@ -31,7 +32,7 @@ class SortedImages:
     def __init__(self, root: Path, labels: Sequence[str], *, links: bool = False) -> None:
         self.root, self.links = root, links
         names = {label: label.replace(" ", "_") for label in labels}
-        times = Counter(name.casefold() for name in (*names.values(), UNSURE))
+        times = Counter(name.casefold() for name in (*names.values(), UNSURE, KNOWN))
         # Some file systems ignore case; a label that shares a folder with another one gets a mark of its own.
         self.folders = {
             label: file_name(name) if times[name.casefold()] == 1 else file_name(f"{label} ")
@@ -41,8 +42,15 @@ class SortedImages:
     def add(self, result: Result) -> Path:
         """Put the image of a result into its folder, and return the file there."""
         unsure = result.decision == "abstain" or result.rejected is not None
-        source = Path(result.source).resolve()
-        folder = self.root / (UNSURE if unsure else self.folders[result.node or result.label])
+        return self._put_into(UNSURE if unsure else self.folders[result.node or result.label], result.source)
+
+    def add_failed(self, failure: Failure) -> None:
+        """Put a calibration image into a folder of its own; what can't be read is left where it is."""
+        if failure.code == CalibrationImageError.code:
+            self._put_into(KNOWN, failure.source)
+
+    def _put_into(self, name: str, image: str) -> Path:
+        source, folder = Path(image).resolve(), self.root / name
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for number in count(1):
