@@ -261,3 +261,15 @@ def test_a_long_label_is_refused_or_cut(folder: Path) -> None:
 
 def test_empty_labels_are_refused(folder: Path) -> None:
     assert "The list of labels is empty. Give at least two labels." in str(run(str(folder), "--labels", "").exception)
+
+
+def test_no_folder_for_temporary_files_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr("poise.cli.app.app", command)
+    with pytest.raises(SystemExit, match="5"):
+        main()
+    assert "Make /tmp writable, or name a folder in TMPDIR." in capsys.readouterr().err

@@ -68,6 +68,7 @@ def test_one_corrupt_image_among_eight_fails_alone(live: Live) -> None:
         answers = list(pool.map(lambda image: live.post("/v1/classify", json=body(image)), images))
     assert [answer.status_code for answer in answers] == [200] * 3 + [422] + [200] * 4
     assert answers[3].json()["error"]["code"] == "unreadable_image"
+    assert answers[3].json()["error"]["message"].endswith("Save or fetch the file again.")  # nothing about Python
     encoded = [base64.b64encode(image).decode() for image in images]
     encoded[5] = "https://example.org/cat.png"
     options = {"labels": LABELS, "views": 4}

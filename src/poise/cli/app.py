@@ -105,6 +105,9 @@ def main() -> None:
         remark(str(error))
         sys.exit(WRITE_FAILED if isinstance(error, StorageError) else USAGE)
     except OSError as error:  # failed reads are PoiseErrors; the others are nearly always failed writes
+        if "temporary directory" in str(error):  # of `tempfile`, which some packages use when they are imported
+            remark("No folder for temporary files can be written to. Make /tmp writable, or name a folder in TMPDIR.")
+            sys.exit(WRITE_FAILED)
         where = f"'{error.filename}'" if error.filename else "the output"
         remark(f"Can't use {where}: {reason_of(error)}.")
         sys.exit(WRITE_FAILED)

@@ -41,6 +41,7 @@ _READERS: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
 _HEIC = dict.fromkeys((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis"), "HEIC")
 _FTYP = {**_HEIC, b"avif": "AVIF", b"avis": "AVIF", b"mif1": "HEIC or AVIF", b"msf1": "HEIC or AVIF"}  # brands
 _ORIENTATION_TAG = 0x0112
+_NAMELESS = "<bytes>"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class LoadedImage:
 def read_image(
     source: str | Path | bytes | Image.Image | np.ndarray | Tensor,
     *,
-    name: str = "<bytes>",
+    name: str = _NAMELESS,
     allow_truncated: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> LoadedImage:
@@ -91,7 +92,7 @@ def read_image(
     )
 
 
-def image_size(content: bytes, *, name: str = "<bytes>") -> tuple[int, int]:
+def image_size(content: bytes, *, name: str = _NAMELESS) -> tuple[int, int]:
     """Return the width and height that an encoded image's header states, without decoding the image.
 
     Raises:
@@ -102,7 +103,7 @@ def image_size(content: bytes, *, name: str = "<bytes>") -> tuple[int, int]:
 
 def image_suffix(content: bytes) -> str:
     """Return the suffix of files with such content: ".jpg", ".png" or another of `poise.images.find.SUFFIXES`."""
-    suffix = f".{str(_open(io.BytesIO(content), '<bytes>').format).lower()}"
+    suffix = f".{str(_open(io.BytesIO(content), _NAMELESS).format).lower()}"
     return ".jpg" if suffix == ".jpeg" else suffix
 
 
@@ -197,7 +198,7 @@ def _decode(image: Image.Image, name: str, allow_truncated: bool, notes: list[st
         if not (allow_truncated and isinstance(image, ImageFile.ImageFile) and getattr(image, "_im", None) is not None):
             reason = f"{called(name)} is truncated or damaged: {error or type(error).__name__}."
             hint = "Save or fetch the file again."
-            if not allow_truncated:
+            if not allow_truncated and name != _NAMELESS:  # those are often from clients of a server, without Python
                 hint += " In Python, classify what poise.images.read_image(..., allow_truncated=True) returns."
             raise UnreadableImageError(reason, hint=hint) from error
         # Pillow decodes into the image before it detects the missing end. Without tiles it does not try again. Its
