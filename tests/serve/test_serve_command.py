@@ -158,6 +158,10 @@ def test_misspelled_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert result.stderr == (
         "poise: Unknown variable 'POISE_SERVE_MAXVIEWS'. Did you mean 'POISE_SERVE_MAX_VIEWS'? It is ignored.\n"
     )
+    other = CliRunner().invoke(
+        app, ["serve", "--model", "tiny"], env={"POISE_SERVE_THREADS": "2"}
+    )  # it is POISE_THREADS
+    assert "Unknown variable 'POISE_SERVE_THREADS'" in other.stderr
 
 
 def test_a_port_in_use_is_a_usage_error() -> None:

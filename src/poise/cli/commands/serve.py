@@ -97,7 +97,10 @@ def serve(
 
 def _warn_of_variables(ctx: typer.Context) -> None:
     """Say which variables look like options of this command and are none: they are easily misspelled."""
-    known = {_TOKEN, *(f"{ctx.auto_envvar_prefix}_{option_name(option).upper()}" for option in ctx.command.params)}
+    known = {_TOKEN}
+    for option in ctx.command.params:
+        own = option.envvar or f"{ctx.auto_envvar_prefix}_{option_name(option).upper()}"  # POISE_THREADS is one
+        known.update([own] if isinstance(own, str) else own)
     for name in sorted(name for name in os.environ if name.startswith(f"{ctx.auto_envvar_prefix}_")):
         # Kubernetes sets the others for a service that is named poise-serve.
         if name not in known and not _SERVICE_LINK.fullmatch(name):
