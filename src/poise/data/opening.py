@@ -220,7 +220,7 @@ def _check_there(source: str) -> None:
     path = Path(os.path.expanduser(source))
     if os.path.lexists(path) or glob.has_magic(source) or path.suffix:
         return
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    beside = os.listdir(path.parent) if os.path.isdir(path.parent) else []
     near = difflib.get_close_matches(path.name, beside, n=1)
     guess = f" Did you mean '{path.parent / near[0]}'?" if near else ""
     raise InvalidOptionError(f"'{source}' does not exist.{guess}", hint="Give image files, a folder or a glob pattern.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,8 +15,9 @@ def say_skipped(sources: Iterable[str | Path], *, quiet: bool = False) -> None:
     """Print how many files in local folders are skipped because of their suffix, if any."""
     from poise.data.stored_features import has_features
 
-    folders = (folder for source in sources if (folder := Path(source).expanduser()).is_dir())
-    if found := count_skipped(folder for folder in folders if not has_features(str(folder))):
+    places = map(os.path.expanduser, map(str, sources))
+    folders = (place for place in places if os.path.isdir(place) and not has_features(place))
+    if found := count_skipped(map(Path, folders)):
         remark(f"{counted(found.total(), 'file')} skipped: {in_words(found)}", quiet=quiet)
 
 
