@@ -149,7 +149,7 @@ def test_the_shown_http_call_gives_the_answer_of_the_api(image: bytes) -> None:
 def test_one_line_says_where_the_page_is(monkeypatch, tmp_path: Path) -> None:
     served: list[ServiceSettings] = []
 
-    def run(made: FastAPI, address: uvicorn_server.Address, ready) -> None:
+    def run(made: FastAPI, address: uvicorn_server.Address, ready, say=None) -> None:
         served.append(made.state.service.settings)
         ready("http://127.0.0.1:1")
 
