@@ -50,6 +50,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_runtest_setup() -> None:
+    """Begin with one thread, also after a test that chose another number: answers depend on it, by rounding."""
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give `pytest -n 2` whole files in the order of collection: what a file prepares is then prepared once."""
