@@ -1,9 +1,9 @@
 """Put trunk, projection and text tower together in open_clip's `local-dir` format, with an honest scale.
 
-The scale has the least mean negative log-likelihood over four kinds of label set, each weighing the same. Three are of
+The scale has the least mean negative log-likelihood over kinds of label set, each weighing the same. Three are of
 Caltech101's train images (their labels serve here, and to choose in `held_back.py`): its own 100 names, many random ten
-of them, and its 100 names among 900 other nouns. The fourth are cuts of WordNet's tree on photos without labels, with
-the image tower's own answers, summed, as the truth.
+of them, and its 100 names among 900 other nouns. After the second stage there is a fourth, cuts of WordNet's tree on
+photos without labels, with the image tower's own answers, summed, as the truth.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def fit_scale(model: torch.nn.Module, tokenizer: object, data: Path, cache: Path
 
     corpus = corpora.load(cache, cache / "wordnet", data / "imagenet" / "classnames.txt")
     found = [*names_of_caltech(encode, labelled_features(data, model, cache / "scale_features.safetensors"), corpus)]
-    found.append(("cuts", cuts_of_the_tree(encode, nouns.load(cache, corpus), load_file(cache / "photos.safetensors"))))
+    if (photos := cache / "photos.safetensors").exists():  # of the second stage
+        found.append(("cuts", cuts_of_the_tree(encode, nouns.load(cache, corpus), load_file(photos))))
     losses = {}
     for kind, sets in found:
         total, count = torch.zeros(len(SCALES)), 0.0
