@@ -1,4 +1,4 @@
-"""The second stage of pocket: its teacher against a plain oracle, and what its two halves may change."""
+"""The second stage of pocket: its teacher against a plain oracle, and what its two parts may change."""
 
 from __future__ import annotations
 
@@ -155,24 +155,13 @@ def test_directions_and_tower_learn_what_moves_and_keep_the_rest(
     assert "same as before" in held_back.report(tower, directions, tmp_path)
 
 
-def test_a_tower_learns_the_answers_on_label_sets(
+def test_sets_of_everyday_nouns_begin_with_those_that_cover_several_classes(
     distil: ModuleType, nouns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import label_fit
+    import label_sets
 
-    for name, value in {"POOL": 8, "ANCHORS": 8, "SETS": 4, "WARM_UP": 1}.items():
-        monkeypatch.setattr(label_fit, name, value)
-    tower, directions = small_stage(distil, nouns, monkeypatch)
-    learner = label_fit.LabelFit(tower, directions, label_fit.Settings(steps=6, rate=2e-3))
-    target, known = learner.answers(distil.LabelSet([DOG, 3, -1], [-1, -1, 0]), directions.seen)
-    torch.testing.assert_close(target[:3].argmax(-1), torch.tensor([0, 0, 1]))  # classes 1 and 2 are dogs
-    torch.testing.assert_close(known, torch.ones(60))
-    texts = distil.standard(nouns, [[4000], [2003], [5000]])
-
-    def divergence() -> float:
-        logits = distil.SCALE * directions.seen["whole"] @ distil.encode(tower, texts, "cpu").T
-        return float(distil.divergence(logits, target).mean())
-
-    before = divergence()
-    learner.train()
-    assert divergence() < before
+    nouns["rows"][ANIMAL]["weight"] = 3.0
+    monkeypatch.setattr(label_sets, "COMMON", 3)
+    drawer = label_sets.Drawer(nouns, [], lambda row: True)
+    assert drawer.common == [ANIMAL, DOG, 0]
+    assert set(drawer(7, "common", distractors=False).rows) <= {ANIMAL, DOG, 0}

@@ -30,7 +30,8 @@ from tower import END, START, TextTower
 SCALE = 20.5  # of the first stage
 OPEN = 0.3  # how much less what no label covers speaks than what some label does: one of the labels is right
 FLOOR = 0.1  # least weight of an image on which no label of the set is seen
-SETS, VIEWS = 16, 8192  # label sets and views of photos in one step
+SETS, VIEWS = 16, 2048  # label sets and views of photos in one step
+CALTECH = 10_000  # where its photos begin (`photos.py`)
 NEAR = 16  # distractors that are most alike to a noun
 WARM_UP, REPORT = 20, 200  # steps
 _drawer: Drawer | None = None  # of a process that draws label sets
@@ -40,9 +41,10 @@ _drawer: Drawer | None = None  # of a process that draws label sets
 class Settings:
     """What was chosen on held-back material, and the share of nouns that is held back to choose."""
 
-    steps: int = 400
+    steps: int = 1200
     rate: float = 0.02
-    keep: float = 1.0  # weight of 1 - cosine to the first stage's direction, for every noun of a label set
+    keep: float = 0.3  # weight of 1 - cosine to the first stage's direction, for nouns that cover several classes
+    keep_name: float = 10.0  # the same for names of classes
     hold_out: float = 0.0
     seed: int = 0
 
@@ -90,11 +92,13 @@ class Teacher:
         covered = sums.sum(-1, keepdim=True)
         known = known_of(covered)
         before = SCALE * photos["features"] @ self.old[at].T
-        names = SCALE * photos["features"] @ self.old[:1000].T
-        beside = ((classes * names) @ share + (1 - sums) * before).softmax(-1)
         other = at >= self.first_other
         inside = before.masked_fill(other, -torch.inf).softmax(-1)
         inside = known * sums / covered.clamp(min=1e-9) + (1 - known) * inside
+        if not other.any():
+            return inside, known[:, 0]
+        names = SCALE * photos["features"] @ self.old[:1000].T
+        beside = ((classes * names) @ share + (1 - sums) * before).softmax(-1)
         left = 1 - (beside * other).sum(-1, keepdim=True)
         return torch.where(other, beside, left * inside), known[:, 0]
 
@@ -205,13 +209,15 @@ class Directions:
             for r, row in enumerate(rows)
             if owner[r] == r and row["word"] not in held and not row["pair"] and (r < 1000 or len(row["cover"]) > 1)
         ]
+        several = torch.tensor([len(row["cover"]) > 1 for row in rows], device=device)
+        self.keep = torch.where(several, options.keep, options.keep_name)
         photos = {key: value.to(device) for key, value in photos.items()}
-        photos["whole"] = photos["features"]  # a tower whose projection learns may leave the space
+        photos["whole"] = photos["features"]  # in the joint space
         photos["features"] = photos["features"] @ self.basis
-        apart = photos["image"] % 5 == 0 if options.hold_out else photos["image"] < 0
+        apart = photos["image"] % 5 == 0
         self.photos = photos
-        self.seen = {key: value[~apart] for key, value in photos.items()}
-        self.kept = {key: value[(photos["image"] % 5 == 0) & (photos["view"] == 0)] for key, value in photos.items()}
+        self.seen = {key: value[~apart] for key, value in photos.items()} if options.hold_out else photos
+        self.kept = {key: value[apart & (photos["view"] == 0)] for key, value in photos.items()}
 
     def learn(self, workers: int = 0) -> Tensor:
         """All steps; label sets are drawn by `workers` processes. Returns the directions of all nouns [N, D]."""
@@ -226,7 +232,7 @@ class Directions:
                 directions = self.first.index_put((at,), F.normalize(learnt, dim=-1))[self.owner]
                 fit, moved = self.loss([next(sets) for _ in range(SETS)], directions, generator)
                 optimizer.zero_grad(set_to_none=True)
-                (fit + options.keep * moved).backward()
+                (fit + moved).backward()
                 optimizer.step()
                 if (step + 1) % REPORT == 0:
                     texts = f"fit {fit.item():.4f} moved {moved.item():.4f}"
@@ -234,11 +240,11 @@ class Directions:
         return F.normalize(self.first.index_put((at,), learnt.detach()), dim=-1)[self.owner]
 
     def loss(self, sets: list[LabelSet], nouns: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Divergence from the teacher on some photos, and how far the nouns of label sets have moved: 1 - cosine."""
+        """Divergence from the teacher on some photos, and how far the nouns of label sets have moved, weighted."""
         chosen = torch.randperm(len(self.seen["features"]), generator=generator)[:VIEWS].to(self.device)
         views = {key: self.seen[key][chosen] for key in ("features", "classes")}
         directions = torch.cat([nouns, self.others])
-        away = 1 - (nouns * self.first).sum(-1)
+        away = self.keep * (1 - (nouns * self.first).sum(-1))
         fit = moved = torch.zeros((), device=self.device)
         for labels in sets:
             target, known = self.teacher(labels, views)

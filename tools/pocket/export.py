@@ -2,8 +2,8 @@
 
 The scale has the least mean negative log-likelihood over kinds of label set, each weighing the same. Three are of
 Caltech101's train images (their labels serve here, and to choose in `held_back.py`): its own 100 names, many random ten
-of them, and its 100 names among 900 other nouns. After the second stage there is a fourth, cuts of WordNet's tree on
-photos without labels, with the image tower's own answers, summed, as the truth.
+of them, and its 100 names among 900 other nouns. After the second stage there are two more, on photos without labels,
+with the image tower's own answers, summed, as the truth: cuts of WordNet's tree, and everyday nouns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from units import CONFIG, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCALES = torch.arange(5, 100, 0.5)
-CUTS = 200
+COARSE = ("cut", "common")  # kinds of label sets of the second stage
+DRAWN = 200  # label sets of each
 Set = tuple[Tensor, Tensor, Tensor]  # cosines [N, n], the truth [N, n] and weights of images [N]
 FOLDER = REPOSITORY / "src" / "poise" / "backbones" / "weights" / "pocket"
 
@@ -114,7 +115,8 @@ def fit_scale(model: torch.nn.Module, tokenizer: object, data: Path, cache: Path
     corpus = corpora.load(cache, cache / "wordnet", data / "imagenet" / "classnames.txt")
     found = [*names_of_caltech(encode, labelled_features(data, model, cache / "scale_features.safetensors"), corpus)]
     if (photos := cache / "photos.safetensors").exists():  # of the second stage
-        found.append(("cuts", cuts_of_the_tree(encode, nouns.load(cache, corpus), load_file(photos))))
+        words, parts = nouns.load(cache, corpus), load_file(photos)
+        found += [(kind, coarse_sets(kind, encode, words, parts)) for kind in COARSE]
     losses = {}
     for kind, sets in found:
         total, count = torch.zeros(len(SCALES)), 0.0
@@ -148,13 +150,13 @@ def names_of_caltech(
         )
 
 
-def cuts_of_the_tree(
-    encode: Callable[[list[str]], Tensor], words: dict[str, Any], parts: dict[str, Tensor]
+def coarse_sets(
+    kind: str, encode: Callable[[list[str]], Tensor], words: dict[str, Any], parts: dict[str, Tensor]
 ) -> list[Set]:
-    """Cuts of WordNet's tree; photos count as far as some label covers what the image tower sees."""
+    """Label sets of one kind; photos count as far as some label covers what the image tower sees."""
     photos = {key: value[parts["view"] == 0] for key, value in distil.unpacked(parts).items()}
     drawer = Drawer(words, [], lambda row: not row["pair"])
-    sets = [drawer(2 * 10**6 + number, "cut", distractors=False).rows for number in range(CUTS)]
+    sets = [drawer(2 * 10**6 + number, kind, distractors=False).rows for number in range(DRAWN)]
     used = sorted({row for rows in sets for row in rows})
     cosine = photos["features"] @ encode([words["rows"][row]["text"] for row in used]).T
     at = {row: column for column, row in enumerate(used)}

