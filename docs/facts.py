@@ -255,9 +255,10 @@ def draw(chosen: str) -> str:
         x, y = place(points[name])
         left_of = (name != chosen and x > wide * 0.2) or x > wide * 0.7
         side, shift = ("end", -9) if left_of else ("start", 9)
+        rise = -8 if name == chosen else 16  # the two may be close to each other
         parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{colour}"/>')
         parts.append(
-            f'<text x="{x + shift}" y="{y - 8}" text-anchor="{side}" fill="{colour}" font-weight="bold" '
+            f'<text x="{x + shift}" y="{y + rise}" text-anchor="{side}" fill="{colour}" font-weight="bold" '
             f'stroke="#fff" stroke-width="3" paint-order="stroke">{name}</text>'
         )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}" '
