@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=150, help="images per dataset")
     parser.add_argument("--sweep", default=",".join(("objective", *SWEEPS)), help="comma-separated sweeps")
     parser.add_argument("--model", default="pocket")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or openvino (features within 1e-6)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, or openvino (within 1e-6 of cpu)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cache", type=Path, help="folder for the features, to answer again without encoding")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "sensitivity.csv")

@@ -45,8 +45,8 @@ def nouns() -> dict[str, Any]:
         {"children": [2, 3], "size": 2, "rows": [DOG]},
         *({"children": [], "size": 1, "rows": [c]} for c in (1, 2, 3)),
     ]
-    texts = {"templates": [([320, 1125], [269])], "looks": [([6003], [])], "adjectives": [[6000]], "anchors": [[5004]]}
-    return {"rows": rows, "nodes": nodes, "distractors": [[5000], [5001], [5002], [5003]], **texts}
+    distractors, templates = [[5000], [5001], [5002], [5003]], [([320, 1125], [269])]
+    return {"rows": rows, "nodes": nodes, "distractors": distractors, "templates": templates}
 
 
 def teacher_of(distil: ModuleType, nouns: dict[str, Any]) -> tuple[Any, torch.Tensor]:

@@ -11,17 +11,14 @@ from typing import Any
 LARGEST = 200
 KINDS = {"cut": 0.45, "words": 0.25, "common": 0.15, "names": 0.15}
 FEW, COMMON = 20, 200  # labels of a set of kind "common", and of how many nouns they are drawn
-ADJECTIVE = 0.05
-STANDARD, LOOKS = 0.35, 0.2  # share of the standard template and of those that claim a look
 
 
 @dataclass(frozen=True)
 class LabelSet:
-    """The noun's row (-1: covers nothing), if it covers nothing the distractor, and the token ids of each sentence."""
+    """The noun's row (-1: covers nothing) and, if it covers nothing, the distractor."""
 
     rows: list[int]
     others: list[int]
-    texts: tuple[list[int], ...] = ()
 
 
 class Drawer:
@@ -56,12 +53,7 @@ class Drawer:
             rows += draw.choices(self.words, self.weights, k=max(fill, 2 - len(rows)))
         rows = list(dict.fromkeys(rows))
         others = self.distractors(draw, rows) if distractors else []
-        before, after = self.template(draw)
-        words = [self.rows[r]["ids"] for r in rows] + [self.nouns["distractors"][o] for o in others]
-        adjectives = self.nouns["adjectives"]
-        words = [(draw.choice(adjectives) if draw.random() < ADJECTIVE else []) + word for word in words]
-        texts = tuple([*before, *word, *after] for word in words)
-        return LabelSet(rows + [-1] * len(others), [-1] * len(rows) + others, texts)
+        return LabelSet(rows + [-1] * len(others), [-1] * len(rows) + others)
 
     def distractors(self, draw: random.Random, rows: list[int]) -> list[int]:
         """Nouns that cover no class, of any kind or like one of the labels."""
@@ -74,13 +66,6 @@ class Drawer:
                 for _ in range(many)
             )
         )
-
-    def template(self, draw: random.Random) -> tuple[list[int], list[int]]:
-        """The words before and after every label of a set."""
-        chance = draw.random()
-        if chance < STANDARD:
-            return self.nouns["templates"][0]
-        return draw.choice(self.nouns["looks" if chance < STANDARD + LOOKS else "templates"])
 
     def cut(self, draw: random.Random, size: int) -> list[int]:
         """Split a node of the tree into its children, and these again, until there are enough; some are left out."""

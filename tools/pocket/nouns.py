@@ -23,8 +23,7 @@ COVERED = 0.3  # least share of a word's meanings that must be seen in ImageNet'
 NAMES_NODE = 0.6  # least share that a word's classes and a node's have in common for the word to name the node
 COMMONEST = 4.0  # how much oftener the commonest nouns are drawn than the rarest
 PAIRS = 2500
-ANCHORS = {"words": 30_000, "gloss": 8_000}  # texts that cover nothing, and keep the direction they have
-GLOSS_TOKENS = 14
+DRAWN = 60_000  # nouns that cover nothing: as often, common ones oftener, one is drawn to be a distractor
 
 
 def members_of_synsets(corpus: dict[str, Any], ancestors: list[set[int]]) -> dict[int, list[int]]:
@@ -60,7 +59,7 @@ def members_of_words(
 
 
 def build(corpus: dict[str, Any], seed: int = 0) -> dict[str, Any]:
-    """Rows of nouns (ids, cover, weight, root word), nodes of the tree (children, rows), and the anchors' ids."""
+    """Rows of nouns (ids, cover, weight, root word), nodes of the tree (children, rows), and distractors."""
     draw = random.Random(seed)
     ancestors = ancestor_lists(corpus["synsets"]["parents"])
     members = members_of_synsets(corpus, ancestors)
@@ -100,19 +99,14 @@ def build(corpus: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     known = {row["word"] for row in rows}
     free = [w for w, word in enumerate(corpus["words"]) if not covers[w] and word not in known]
     weights = [common[corpus["words"][w]] for w in free]
-    chosen = sorted(set(draw.choices(free, weights, k=2 * ANCHORS["words"])))
+    chosen = sorted(set(draw.choices(free, weights, k=DRAWN)))
     photographed = set(corpus["photographed"])
     visible = [w for w in chosen if corpus["senses"][w][0][0] in photographed]
-    gloss = draw.sample(range(len(ids["gloss"])), ANCHORS["gloss"])
     return {
         "rows": rows,
         "nodes": nodes,
-        "anchors": [ids["words"][w] for w in draw.sample(chosen, min(len(chosen), ANCHORS["words"]))]
-        + [ids["gloss"][g][:GLOSS_TOKENS] for g in gloss],
         "distractors": [ids["words"][w] for w in visible],
         "templates": [ids["standard"], *ids["plain"], ([], [])],
-        "looks": [(before, after) for _, before, after in ids["looks"]],
-        "adjectives": ids["adjectives"],
     }
 
 

@@ -122,11 +122,12 @@ def second_stage(args: argparse.Namespace, corpus: dict[str, Any], tower: TextTo
 
         save_file(photos.compute(args.data, args.device, os.cpu_count() or 0), file)
     seen, words, tower = distil.unpacked(load_file(file)), nouns.load(args.cache, corpus), tower.to(args.device)
-    torch.set_float32_matmul_precision("high")
     settings = distil.Settings(hold_out=args.hold_out, seed=args.seed)
     own = distil.Directions(tower, words, seen, settings, args.device)
     print(f"first stage:\n{held_back.report(tower, own, args.data)}", flush=True)
-    refit.Refit(tower, corpus, own, own.learn(os.cpu_count() or 0), refit.Settings(seed=args.seed)).train()
+    found = own.learn(os.cpu_count() or 0)
+    torch.set_float32_matmul_precision("high")  # on a GPU as exact as the half precision in which weights are stored
+    refit.Refit(tower, corpus, own, found, refit.Settings(seed=args.seed)).train()
     print(f"second stage:\n{held_back.report(tower, own, args.data)}", flush=True)
 
 
